@@ -109,7 +109,7 @@ func TestConventions(t *testing.T) {
 					nats, ".", "./fsm", "./worker", "./internal/call", "./internal/cgroup",
 					"./internal/setting", "./internal/text", "./fleet/broker/identity",
 					"./fleet/broker/natserr", "./fleet/internal/endclass", "./fleet/internal/eventlog", "./fleet/internal/redact",
-					"./fleet/internal/stream", "./fleet/internal/unittree", "golang.org/x/time",
+					"./fleet/internal/stream", "./fleet/internal/unittree", "golang.org/x/sync", "golang.org/x/time",
 				},
 				Brings: []string{"..."},
 				Never:  []string{server},

@@ -3,7 +3,6 @@ package procpool
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strconv"
 	"time"
 )
@@ -91,6 +90,9 @@ func (p *Pool) placeLocked(q *Query) (*proc, *attempt, error) {
 		return nil, nil, &SessionLostError{Query: q.id, Key: q.key}
 	}
 	if q.alone {
+		if err := p.brokenLocked(true); err != nil {
+			return nil, nil, err
+		}
 		if p.alone.Len() > p.cfg.MaxQueue {
 			return nil, nil, reject(ErrBusy, p.retryAfterLocked())
 		}
@@ -105,8 +107,10 @@ func (p *Pool) placeLocked(q *Query) (*proc, *attempt, error) {
 	if !q.sticky() || bound == nil || !bound.usable() {
 		bound = nil
 	}
-	if bound == nil && p.brokenLocked() {
-		return nil, nil, reject(fmt.Errorf("%w: %w", ErrUnavailable, p.lastFail), time.Until(p.noStartBefore))
+	if bound == nil {
+		if err := p.brokenLocked(false); err != nil {
+			return nil, nil, err
+		}
 	}
 	room := p.cfg.MaxQueue
 	if bound == nil {
@@ -126,8 +130,8 @@ func (p *Pool) placeLocked(q *Query) (*proc, *attempt, error) {
 	return nil, nil, nil
 }
 
-// comingLocked returns how many workers will become free that are not busy now: workers
-// that start, and workers that can be started or evicted.
+// comingLocked returns how many queries the workers will take that become free and are not busy
+// now: workers that start, and workers that can be started or evicted.
 func (p *Pool) comingLocked() int {
 	n := p.cfg.MaxWorkers
 	for _, w := range p.workers {
@@ -148,19 +152,26 @@ func (p *Pool) comingLocked() int {
 			}
 		}
 	}
-	return max(n, 0) // below 0 while there are successors
+	return max(n, 0) * max(p.mostPlaces, 1) // n is below 0 while there are successors
 }
 
-// brokenLocked reports whether the breaker is open and no worker lives that could
-// take a query.
-func (p *Pool) brokenLocked() bool {
+// brokenLocked returns an error when the breaker is open and no worker lives that could take a
+// query: the extra worker for one that runs alone, any other for the rest.
+func (p *Pool) brokenLocked(alone bool) error {
 	if p.cfg.BreakAfter == Off || p.failures < p.cfg.BreakAfter || !time.Now().Before(p.noStartBefore) {
-		return false
+		return nil
 	}
-	return !slices.ContainsFunc(p.workers, func(w *proc) bool {
+	for _, w := range p.workers {
 		s := w.machine.State()
-		return !w.alone && !w.leaving && (s == WorkerStarting || s == WorkerReady || s == WorkerBusy)
-	})
+		if w.alone == alone && !w.leaving && (s == WorkerStarting || s == WorkerReady || s == WorkerBusy) {
+			return nil
+		}
+	}
+	return &RejectedError{
+		Pool:       p.cfg.Name,
+		RetryAfter: time.Until(p.noStartBefore),
+		Err:        fmt.Errorf("%w: %w", ErrUnavailable, p.lastFail),
+	}
 }
 
 // retryAfterLocked estimates when a worker will be free: after the whole queue.

@@ -215,6 +215,72 @@ func TestBreakerClosesAgain(t *testing.T) {
 	}
 }
 
+// While the breaker is open the extra worker goes on with the queries that run alone. Without
+// it such a query is rejected at once, as any other.
+func TestBreakerAndQueriesThatRunAlone(t *testing.T) {
+	for _, extraLives := range []bool{true, false} {
+		t.Run(strconv.FormatBool(extraLives), func(t *testing.T) {
+			dir := t.TempDir()
+			broken := func() bool { return exists(dir, "broken") }
+			p := startPool(t, func() *exec.Cmd {
+				if broken() {
+					return self("exit:broken")
+				}
+				return self("serve")
+			}, func(c *procpool.Config) {
+				c.BreakAfter, c.MaxQueue = 1, 10
+				c.Backoff = worker.Backoff{Min: time.Hour, Max: time.Hour}
+				c.Poison.Deaths = 10
+			})
+			breaks := func() {
+				if err := os.WriteFile(filepath.Join(dir, "broken"), nil, 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			query := func(name string) *procpool.Query {
+				return submit(t, p, ask{Op: "wait", Path: filepath.Join(dir, "open"), Text: name}.raw(), procpool.Idempotent())
+			}
+			dies := func(name string) *procpool.Query {
+				q := query(name)
+				eventually(t, "a worker has it", func() bool { return q.State() == procpool.QueryProcessing })
+				if name == "last" {
+					breaks()
+				}
+				for _, w := range p.State().Children {
+					if strings.HasPrefix(w.Reason, "busy with "+q.ID()) {
+						kill(t, w.PID)
+					}
+				}
+				return q
+			}
+			if !extraLives {
+				q := dies("last")
+				if _, err := q.Result(); !errors.Is(err, procpool.ErrUnavailable) {
+					t.Errorf("the query whose worker has died: %v", err)
+				}
+				if q := query("last"); q.State() != procpool.QueryRejected {
+					t.Errorf("one like it is %s, want rejected", q.State())
+				}
+				return
+			}
+			first := dies("first")
+			eventually(t, "the extra worker has it", func() bool { return p.Stats().Retried == 1 && p.Stats().Busy == 1 })
+			second := dies("second")
+			eventually(t, "it waits for the extra worker", func() bool { return p.Stats().Retried == 2 })
+			breaks()
+			if _, err := p.Do(within(t), ask{}.raw()); !errors.Is(err, procpool.ErrUnavailable) {
+				t.Errorf("a query for any worker: %v", err)
+			}
+			open(t, dir)
+			for _, q := range []*procpool.Query{first, second} {
+				if got, err := q.Result(); err != nil || string(got) != `"waited"` {
+					t.Errorf("%s, %v", got, err)
+				}
+			}
+		})
+	}
+}
+
 func TestHealthChecks(t *testing.T) {
 	t.Run("one that does not answer is replaced", func(t *testing.T) {
 		p := start(t, "no-health", func(c *procpool.Config) {

@@ -21,7 +21,7 @@ func (p *Pool) ensureLocked() {
 			case w.alone:
 			case w.leaving:
 				leaving++
-			case w.machine.State() == WorkerStarting:
+			case w.starting():
 				starting++
 			}
 		}

@@ -27,7 +27,6 @@ func (p *Pool) check() {
 	defer p.mu.Unlock()
 	now := time.Now()
 	p.memory.sweep(now)
-	p.recalls.Store(len(p.memory.prints)+len(p.memory.nextAlone) > 0)
 	for _, w := range slices.Clone(p.workers) {
 		if w.leaving || w.readyAt.IsZero() {
 			continue

@@ -20,7 +20,7 @@ func (w *proc) makeProcess(d *acceptor) (process *worker.Process, err error) {
 	err = call.Do(w.name, func() error {
 		w.p.making.Lock()
 		defer w.p.making.Unlock()
-		cmd := w.command()
+		cmd := w.program.command()
 		if cmd == nil {
 			return errors.New("the command is nil: Config.Command must return a worker's command")
 		}

@@ -74,6 +74,30 @@ func TestWorkerTakesSeveralQueriesAtATime(t *testing.T) {
 	}
 }
 
+// A worker that starts takes as many waiting queries as it has places, without a queue.
+func TestComingWorkerHasRoomForSeveralQueries(t *testing.T) {
+	dir := t.TempDir()
+	p := startPool(t, gatedMode("many:4", filepath.Join(dir, "open")), nil)
+	do(t, p, ask{}.raw())
+	if _, err := p.Evict("", false); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it is gone", func() bool { return len(p.State().Children) == 0 })
+	var all []*procpool.Query
+	for range 4 {
+		all = append(all, submit(t, p, ask{}.raw()))
+	}
+	if _, err := p.Do(within(t), ask{}.raw()); !errors.Is(err, procpool.ErrBusy) {
+		t.Errorf("one too many: %v", err)
+	}
+	open(t, dir)
+	for i, q := range all {
+		if _, err := q.Result(); err != nil {
+			t.Errorf("query %d: %v", i, err)
+		}
+	}
+}
+
 func TestQueriesAreSpreadOverPlaces(t *testing.T) {
 	p := start(t, "many:4", func(c *procpool.Config) { c.MinWorkers, c.MaxWorkers, c.MaxQueue, c.CancelGrace = 2, 2, 20, patience })
 	eventually(t, "both are ready", func() bool { return p.Stats().Ready == 2 })

@@ -2,12 +2,12 @@ package procpool
 
 import (
 	"cmp"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"slices"
+	"strconv"
 	"time"
 )
 
@@ -215,16 +215,18 @@ func (m *memory) list(now time.Time) []Poisoned {
 	return out
 }
 
-// fingerprint is a hash of all that a worker sees of a query whose caller has not set one.
+// fingerprint is a hash of all that a worker sees of a query whose caller has not set one. Its
+// seed is the pool's, so a caller cannot choose queries that have the same.
 func (q *Query) fingerprint() string {
-	h := sha256.New()
+	var h maphash.Hash
+	h.SetSeed(q.pool.seed)
 	h.Write(q.payload)
 	if len(q.data) > 0 || len(q.about.Metadata) > 0 || q.keyed {
 		about, _ := json.Marshal([]any{len(q.data), q.about.Metadata, q.keyed, q.key}) // texts can be marshalled
 		// JSON has no zero byte, so a payload alone never equals a payload with what follows.
-		h.Write([]byte{0})
+		h.WriteByte(0)
 		h.Write(about)
 		h.Write(q.data)
 	}
-	return hex.EncodeToString(h.Sum(nil)[:16])
+	return strconv.FormatUint(h.Sum64(), 16)
 }

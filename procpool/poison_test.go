@@ -266,6 +266,34 @@ func TestTrialThatDoesNotAnswerGetsNoQuery(t *testing.T) {
 	})
 }
 
+// The pool tries one worker once the backoff is over, however many queries wait for its trial.
+func TestBreakerTriesOneWorker(t *testing.T) {
+	n := 0
+	p := startPool(t, func() *exec.Cmd {
+		if n++; n == 1 {
+			return self("exit:broken")
+		}
+		return self("no-health")
+	}, func(c *procpool.Config) {
+		c.MaxWorkers, c.BreakAfter, c.MaxQueue, c.HealthTimeout = 4, 1, 10, patience
+		c.Backoff = worker.Backoff{Min: 20 * time.Millisecond, Factor: 1}
+	})
+	if _, err := p.Do(within(t), ask{}.raw()); !errors.Is(err, procpool.ErrUnavailable) {
+		t.Fatalf("got %v", err)
+	}
+	eventually(t, "a query waits", func() bool { return submit(t, p, ask{}.raw()).State() == procpool.QueryPending })
+	eventually(t, "a worker is on trial", func() bool {
+		children := p.State().Children
+		return len(children) == 1 && children[0].Status == worker.StatusRunning && p.Stats().Ready > 0
+	})
+	for range 3 {
+		submit(t, p, ask{}.raw())
+	}
+	if s := p.Stats(); s.Spawned != 2 {
+		t.Errorf("the pool has started %d workers, want the one that failed and the one on trial: %+v", s.Spawned, s)
+	}
+}
+
 func TestFingerprintsAndCallersAreBounded(t *testing.T) {
 	p := start(t, "serve", nil)
 	long := strings.Repeat("x", 1<<20)

@@ -8,7 +8,6 @@ import (
 	"hash/maphash"
 	"log/slog"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -32,7 +31,7 @@ type Pool struct {
 	log      *slog.Logger
 	appLog   bool // Start takes the App's logger, because the Config has none
 	dir      string
-	seed     maphash.Seed // ranks workers for preferred keys
+	seed     maphash.Seed // of fingerprints, and ranks workers for preferred keys
 	prefix   string       // of the names of sockets
 	lifeline *lifeline
 
@@ -49,15 +48,13 @@ type Pool struct {
 	open    atomic.Int64 // queries that have not ended
 	counts  counters
 	running atomic.Bool // takes queries
-	recalls atomic.Bool // memory knows fingerprints, or queries that run alone
 
 	mu            sync.Mutex // guards the fields below
 	capacity      *fsm.Machine[PoolState]
 	draining      bool
-	ending        bool // the pool starts no more workers
-	command       func() *exec.Cmd
-	reloading     *reload // nil for none
-	generation    int     // of the workers that the pool starts
+	ending        bool     // the pool starts no more workers
+	program       *program // of the workers that the pool starts
+	reloading     *reload  // nil for none
 	lastID        uint64
 	spawned       int
 	workers       []*proc // all that are not dead, oldest first
@@ -114,7 +111,7 @@ func New(cfg Config) (*Pool, error) {
 		return nil, fmt.Errorf("%s: SocketDir: %w", cfg.Name, err)
 	}
 	p.dir = dir
-	p.command = cfg.Command
+	p.program = &program{cfg.Command}
 	p.Init("procpool", cfg.Name)
 	p.BaseWorker.PublishTo(&p.tree)
 	p.capacity = fsm.MustNew(KindPool, cfg.Name, poolTable, PoolIdle, &p.events)

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os/exec"
 	"strconv"
 	"sync"
 	"time"
@@ -71,8 +70,7 @@ type proc struct {
 	alone         bool // it is the extra worker; see Poison
 	trial         bool // it is ready and gets no query before it has answered a health check
 	proven        bool // it has answered a query or a health check
-	generation    int  // see Pool.Reload
-	command       func() *exec.Cmd
+	program       *program
 	replaces      *proc // ends once this one is ready
 	successor     *proc // starts, and is ready before this one ends
 	due           error // it ends with this cause once its successor is ready
@@ -100,16 +98,15 @@ func (w *proc) serves() bool { return !w.alone && !w.trial && w.usable() }
 
 // spawn describes a worker to start.
 type spawn struct {
-	alone      bool
-	replaces   *proc            // nil for none
-	command    func() *exec.Cmd // nil for the pool's
-	generation int              // of the command
+	alone    bool
+	replaces *proc    // nil for none
+	program  *program // nil for the pool's
 }
 
 // spawnLocked adds a worker, which starts in the background.
 func (p *Pool) spawnLocked(s spawn) *proc {
-	if s.command == nil {
-		s.command, s.generation = p.command, p.generation
+	if s.program == nil {
+		s.program = p.program
 	}
 	p.spawned++
 	p.counts.spawned.Add(1)
@@ -127,8 +124,7 @@ func (p *Pool) spawnLocked(s spawn) *proc {
 		lastActivity: now,
 		alone:        s.alone,
 		replaces:     s.replaces,
-		command:      s.command,
-		generation:   s.generation,
+		program:      s.program,
 	}
 	_ = w.link.To(ConnConnecting, nil)
 	w.process = worker.NewProcess(name, nil) // a placeholder until the command is made
@@ -238,9 +234,8 @@ func (w *proc) connected(a readyConn) {
 	p.mostPlaces = max(p.mostPlaces, w.places)
 	w.readyAt = time.Now()
 	w.lastActivity = w.readyAt
-	p.counts.ready.Add(1)
 	w.ensureReadingLocked()
-	isNew := p.reloading != nil && w.generation == p.reloading.generation
+	isNew := p.reloading != nil && w.program == p.reloading.to
 	if w.trial = (p.failures > 0 || isNew) && p.cfg.HealthInterval != Off; w.trial {
 		p.askHealthLocked(w, w.readyAt)
 		return

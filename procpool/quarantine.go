@@ -1,12 +1,10 @@
 package procpool
 
 import (
-	"bytes"
 	"cmp"
 	"container/list"
 	"errors"
 	"fmt"
-	"maps"
 	"time"
 )
 
@@ -55,7 +53,7 @@ func (p *Pool) nextAloneLocked(w *proc) *attempt {
 			}
 		}
 	}
-	if next == nil || w.generation != p.generation {
+	if next == nil || w.program != p.program {
 		w.stopLocked(true, errAlone)
 		return nil
 	}
@@ -111,11 +109,7 @@ func (p *Pool) diedWithLocked(w *proc, q *Query, why error, only bool) []endedBy
 		q.alone = true
 		p.enqueueLocked(p.alone, q)
 	}
-	p.recalls.Store(true)
 	for _, other := range p.waitingLocked() {
-		if other.like(q) {
-			other.print = q.print
-		}
 		was := other.alone
 		if err := p.judgeLocked(other, now); err != nil && other != q {
 			p.dequeueLocked(other)
@@ -140,22 +134,13 @@ func (p *Pool) clearLocked(q *Query) {
 	p.memory.takeBackDeaths(q.owner(), q.deaths, time.Now())
 	q.deaths = 0
 	for _, other := range p.waitingLocked() {
-		if other.in == p.alone && other.deaths == 0 && other.like(q) {
+		if other.in == p.alone && other.deaths == 0 && other.print == q.print {
 			p.dequeueLocked(other)
 			other.alone = false
 			p.enqueueLocked(p.queue, other)
 		}
 	}
 	p.rematchLocked()
-}
-
-// like reports whether two queries have the same fingerprint.
-func (q *Query) like(other *Query) bool {
-	if q.marked || other.marked {
-		return q.marked && other.marked && q.print == other.print
-	}
-	return q.keyed == other.keyed && q.key == other.key && bytes.Equal(q.payload, other.payload) &&
-		bytes.Equal(q.data, other.data) && maps.Equal(q.about.Metadata, other.about.Metadata)
 }
 
 // Poisoned returns the fingerprints that the pool remembers because workers died of

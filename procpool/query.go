@@ -31,11 +31,11 @@ type Query struct {
 	anew       bool // the key's session may begin anew
 	idempotent bool
 	caller     string
+	print      string // its fingerprint
 	priority   int
 	calls      CallHandler
 	callTurn   chan struct{} // has the call that is answered; nil when calls need not wait
 	about      wire.About
-	marked     bool // print is the caller's
 	begun      time.Time
 	until      time.Time
 	invalid    error // of an option
@@ -66,7 +66,6 @@ type Query struct {
 	alone     bool   // it runs in the extra worker; see Poison
 	turn      uint64 // of its caller; see Config.FairShares
 	displaces *Query // lost its place in the queue to it
-	print     string // its fingerprint, "" while it is not needed
 	streamed  bool
 	last      string // the worker that has it or had it last
 }
@@ -120,9 +119,9 @@ func Caller(name string) Option {
 // Fingerprint says which queries are alike, for example all that concern one document.
 // When workers die of some, the pool refuses all of them; see [Poison]. It has at
 // most 256 bytes. Without it a fingerprint is a hash of what
-// the worker sees: payload, bytes, metadata and key.
+// the worker sees: payload, bytes, metadata and key. Each Pool has a seed of its own for that.
 func Fingerprint(print string) Option {
-	return func(q *Query) { q.print, q.marked = q.short("fingerprint", print), true }
+	return func(q *Query) { q.print = q.short("fingerprint", print) }
 }
 
 // Metadata gives the worker texts about the query, for example who made it.
@@ -451,7 +450,7 @@ func (p *Pool) newQuery(ctx context.Context, payload json.RawMessage, opts []Opt
 		return nil, fmt.Errorf("%s: payload and bytes are %d bytes: %w",
 			p.cfg.Name, q.size(), &wire.TooLongError{Limit: p.cfg.MaxFrame, Length: len(q.data)})
 	}
-	if !q.marked && p.recalls.Load() {
+	if q.print == "" {
 		q.print = q.fingerprint()
 	}
 	if d, ok := ctx.Deadline(); ok && d.Before(q.until) {

@@ -2,7 +2,6 @@ package procpool
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 )
@@ -30,7 +29,6 @@ func (w *proc) reap(why error) {
 	for _, lines := range w.outputs {
 		lines.Flush()
 	}
-	prints := w.printsOfQueries(why)
 	p.mu.Lock()
 	w.leaving = true
 	p.counts.ended(w.causeLocked(why))
@@ -70,14 +68,11 @@ func (w *proc) reap(why error) {
 	if old := w.replaces; old != nil {
 		old.successor, w.replaces = nil, nil
 	}
-	if r := p.reloading; r != nil && errors.Is(w.due, ErrReloaded) && w.generation < r.generation {
+	if r := p.reloading; r != nil && errors.Is(w.due, ErrReloaded) && w.program != r.to {
 		r.result.Workers++
 	}
 	var ended []endedBy
 	for _, a := range attempts {
-		if a.q.print == "" {
-			a.q.print = prints[a]
-		}
 		ended = append(ended, p.diedWithLocked(w, a.q, why, len(attempts) == 1)...)
 	}
 	p.resizedLocked()
@@ -90,21 +85,6 @@ func (w *proc) reap(why error) {
 	if why != nil {
 		p.log.Warn("procpool: a worker has ended", "worker", w.name, "error", why)
 	}
-}
-
-// printsOfQueries returns the fingerprints of the queries that the worker has, without
-// the ones that are not needed or known already. It takes time for a large payload.
-func (w *proc) printsOfQueries(why error) map[*attempt]string {
-	w.p.mu.Lock()
-	attempts := slices.Clone(w.attempts)
-	w.p.mu.Unlock()
-	prints := make(map[*attempt]string, len(attempts))
-	for _, a := range attempts {
-		if why != nil && !a.q.marked && !queryModel.IsTerminal(a.q.State()) {
-			prints[a] = a.q.fingerprint()
-		}
-	}
-	return prints
 }
 
 // queryError returns the error of a query whose worker has ended.
@@ -136,23 +116,21 @@ func (p *Pool) backOffLocked(failures int, why error) {
 	p.noStartBefore = time.Now().Add(p.cfg.Backoff.After(failures))
 }
 
-// unservableLocked removes the waiting queries from the queues when the breaker is
-// open, and returns them with their errors.
-func (p *Pool) unservableLocked() []endedBy {
-	if !p.brokenLocked() {
-		return nil
-	}
-	err := &RejectedError{
-		Pool:       p.cfg.Name,
-		RetryAfter: time.Until(p.noStartBefore),
-		Err:        fmt.Errorf("%w: %w", ErrUnavailable, p.lastFail),
-	}
-	var out []endedBy
+// unservableLocked removes the waiting queries from the queues that no worker can take while
+// the breaker is open, and returns them with their errors.
+func (p *Pool) unservableLocked() (ends []endedBy) {
+	any, alone := p.brokenLocked(false), p.brokenLocked(true)
 	for _, q := range p.waitingLocked() {
-		p.dequeueLocked(q)
-		out = append(out, endedBy{q, err})
+		err := any
+		if q.in == p.alone {
+			err = alone
+		}
+		if err != nil {
+			p.dequeueLocked(q)
+			ends = append(ends, endedBy{q, err})
+		}
 	}
-	return out
+	return ends
 }
 
 // rematchLocked gives queries that are back in the queue to ready workers.

@@ -1,7 +1,6 @@
 package procpool
 
 import (
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -105,17 +104,45 @@ func (w *proc) retireLocked(why error) {
 	w.stopLocked(true, why)
 }
 
-// ensureSuccessorsLocked starts the successors of workers that are due.
+// ensureSuccessorsLocked starts the successors of workers that are due. A reload makes the
+// workers due that it has to replace.
 func (p *Pool) ensureSuccessorsLocked() {
+	r := p.reloading
 	for _, w := range slices.Clone(p.workers) {
-		if w.due == nil || w.successor != nil || !w.usable() || errors.Is(w.due, ErrReloaded) {
+		isReloaded := r.replaces(w)
+		if w.due == nil && !isReloaded || !w.isToBeReplaced() {
 			continue
 		}
-		if p.draining || p.sizeLocked() >= p.cfg.MaxWorkers+p.cfg.Surge || p.backsOffLocked() {
+		if !p.mayReplaceLocked() {
 			return
 		}
-		w.successor = p.spawnLocked(spawn{replaces: w})
+		next := spawn{replaces: w}
+		if r != nil {
+			next.program = r.to
+		}
+		if isReloaded {
+			w.due = ErrReloaded
+		}
+		w.successor = p.spawnLocked(next)
 	}
+}
+
+// isToBeReplaced reports whether a worker that is due still needs a successor.
+func (w *proc) isToBeReplaced() bool { return !w.leaving && w.retire == nil && w.successor == nil }
+
+// mayReplaceLocked reports whether the pool may start a successor now.
+func (p *Pool) mayReplaceLocked() bool {
+	r := p.reloading
+	if r == nil {
+		return !p.draining && p.sizeLocked() < p.cfg.MaxWorkers+p.cfg.Surge && !p.backsOffLocked()
+	}
+	if p.sizeLocked() >= p.cfg.MaxWorkers+max(p.cfg.Surge, 1) {
+		return false
+	}
+	if !r.decided() {
+		return !slices.ContainsFunc(p.workers, r.makes) // one worker tries the new program, without a backoff
+	}
+	return !p.backsOffLocked()
 }
 
 // succeededLocked ends a worker whose successor is ready.

@@ -18,19 +18,28 @@ type Reloaded struct {
 	Keys []string
 }
 
-// reload is a reload in progress. The pool's lock guards it. Every event of a worker
-// calls step, which starts the next successor, until no worker of an older generation
-// is left.
+// program is what workers run. Two programs may have the same command: each reload makes one.
+type program struct{ command func() *exec.Cmd }
+
+// reload is a reload in progress. The pool's lock guards it. Workers of another program than to
+// are due: they get successors, until none is left.
 type reload struct {
-	generation int // of the workers that it makes
-	command    func() *exec.Cmd
-	before     func() *exec.Cmd // what it goes back to
-	proved     bool             // a worker of the generation is ready
-	back       bool             // it goes back
-	why        error            // why it goes back
-	result     Reloaded
-	done       fsm.Signal // result and why are final
+	to     *program
+	from   *program // what it goes back to, nil when the command is not new
+	proved bool     // a worker of to is ready
+	why    error    // why it goes back, nil while it does not
+	result Reloaded
+	done   fsm.Signal // result and why are final
 }
+
+// decided reports whether it is known which program all workers will run.
+func (r *reload) decided() bool { return r.proved || r.why != nil }
+
+// replaces reports whether a reload is to replace the worker.
+func (r *reload) replaces(w *proc) bool { return r != nil && !w.alone && w.program != r.to }
+
+// makes reports whether the worker is one of the new ones.
+func (r *reload) makes(w *proc) bool { return !w.alone && w.program == r.to }
 
 // Reload replaces all workers by new ones, one after the other, without a failed or
 // delayed query: each new worker is ready and has answered a health check before an
@@ -79,73 +88,43 @@ func (p *Pool) beginReload(command func() *exec.Cmd) (*reload, error) {
 	case p.reloading != nil:
 		return nil, ErrReloading
 	}
-	r := &reload{generation: p.generation + 1, command: command, before: p.command}
+	r := &reload{from: p.program, to: &program{command}}
 	if command == nil {
-		r.command = p.command
-		r.before = nil
+		r.to.command, r.from = p.program.command, nil
 	}
 	p.reloading = r
 	p.ensureLocked()
 	return r, nil
 }
 
-// stepReloadLocked starts the successors that may start now, and ends the reload when
-// none is needed any more.
+// stepReloadLocked ends the reload when no worker is left that it has to replace. It starts a
+// new one when there is none to replace. ensureSuccessorsLocked starts all others.
 func (p *Pool) stepReloadLocked() {
 	r := p.reloading
-	if r == nil {
-		return
-	}
-	var old []*proc
-	starting, left := 0, 0
-	for _, w := range p.workers {
-		switch {
-		case w.alone:
-		case w.generation < r.generation:
-			left++
-			if !w.leaving && w.retire == nil && w.successor == nil {
-				old = append(old, w)
-			}
-		case w.machine.State() == WorkerStarting || w.trial:
-			starting++
+	switch {
+	case r == nil:
+	case r.decided():
+		if !slices.ContainsFunc(p.workers, r.replaces) {
+			p.endReloadLocked(r, r.why)
 		}
-	}
-	if r.proved && left == 0 || r.back && left == 0 {
-		p.endReloadLocked(r, r.why)
-		return
-	}
-	if !r.proved && starting > 0 {
-		return // one worker tries the new command
-	}
-	if len(old) == 0 && !r.proved && !r.back {
-		p.spawnLocked(spawn{command: r.command, generation: r.generation}) // there is none to replace
-		return
-	}
-	for _, w := range old {
-		if p.sizeLocked() >= p.cfg.MaxWorkers+max(p.cfg.Surge, 1) || r.back && p.backsOffLocked() {
-			return
-		}
-		w.due = ErrReloaded
-		w.successor = p.spawnLocked(spawn{command: r.command, generation: r.generation, replaces: w})
-		if !r.proved {
-			return
-		}
+	case !slices.ContainsFunc(p.workers, func(w *proc) bool { return r.makes(w) || r.replaces(w) && w.isToBeReplaced() }):
+		p.spawnLocked(spawn{program: r.to})
 	}
 }
 
 // provedLocked takes note of a worker that has become ready and has passed its trial.
 func (r *reload) provedLocked(p *Pool, w *proc) {
-	if r == nil || w.generation != r.generation {
+	if r == nil || w.program != r.to {
 		return
 	}
 	r.proved = true
-	p.generation, p.command = r.generation, r.command
+	p.program = r.to
 }
 
 // failedLocked takes note of a worker that has ended before it was ready. It returns
 // false when the worker is none of the reload's.
 func (r *reload) failedLocked(p *Pool, w *proc, why error) bool {
-	if r == nil || w.generation != r.generation || r.back {
+	if r == nil || w.program != r.to || r.why != nil {
 		return false
 	}
 	p.goBackLocked(r, fmt.Errorf("the new workers do not become ready, and the old ones stay: %w", why))
@@ -157,36 +136,20 @@ func (r *reload) failedLocked(p *Pool, w *proc, why error) bool {
 func (p *Pool) goBackLocked(r *reload, why error) {
 	r.why = why
 	for _, w := range p.workers {
-		if w.generation == r.generation && (w.machine.State() == WorkerStarting || w.trial) {
-			if w.replaces != nil {
-				w.replaces.successor, w.replaces = nil, nil
+		if w.program == r.to {
+			if w.machine.State() == WorkerStarting || w.trial {
+				if w.replaces != nil {
+					w.replaces.successor, w.replaces = nil, nil
+				}
+				w.stopLocked(true, why)
 			}
-			w.stopLocked(true, why)
-		}
-	}
-	if !r.proved || r.before == nil {
-		p.keepLocked(r.generation)
-		p.generation = r.generation // so the next reload does not take its workers for its own
-		p.endReloadLocked(r, why)
-		return
-	}
-	r.back, r.command = true, r.before
-	p.keepLocked(r.generation - 1)
-	for _, w := range p.workers {
-		if w.generation < r.generation {
-			w.generation = r.generation + 1
-		}
-	}
-	r.generation++
-	p.generation, p.command = r.generation, r.before
-	p.ensureLocked()
-}
-
-// keepLocked keeps the workers up to a generation, which the reload would have replaced.
-func (p *Pool) keepLocked(generation int) {
-	for _, w := range p.workers {
-		if w.generation > generation || w.leaving {
 			continue
+		}
+		if w.leaving {
+			continue
+		}
+		if r.from == nil {
+			w.program = p.program // both have the same command
 		}
 		if errors.Is(w.due, ErrReloaded) {
 			w.due, w.recycling = nil, false // a limit that it had reached before counts again
@@ -195,6 +158,13 @@ func (p *Pool) keepLocked(generation int) {
 			w.retire = nil
 		}
 	}
+	if !r.proved || r.from == nil {
+		p.endReloadLocked(r, why)
+		return
+	}
+	r.to = r.from
+	p.program = r.to
+	p.ensureLocked()
 }
 
 func (p *Pool) endReloadLocked(r *reload, why error) {

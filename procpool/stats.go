@@ -13,7 +13,7 @@ type counter = atomic.Uint64
 
 type counters struct {
 	submitted, complete, failed, cancelled, rejected counter
-	spawned, ready, crashed, recycled, evicted       counter
+	spawned, crashed, recycled, evicted              counter
 	slow, retried, late, unknown, strangers          counter
 
 	deaths [len(causes)]counter // of workers, in the order of causes

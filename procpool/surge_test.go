@@ -19,13 +19,15 @@ import (
 )
 
 // gated is a command whose first worker starts at once; the others wait for the file.
-func gated(gate string) func() *exec.Cmd {
+func gated(gate string) func() *exec.Cmd { return gatedMode("serve", gate) }
+
+func gatedMode(mode, gate string) func() *exec.Cmd {
 	n := 0
 	return func() *exec.Cmd {
 		if n++; n == 1 {
-			return self("serve")
+			return self(mode)
 		}
-		return self("gated:" + gate)
+		return self("gated:" + gate + ":" + mode)
 	}
 }
 

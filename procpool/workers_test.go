@@ -5,6 +5,7 @@ package procpool_test
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -197,14 +198,15 @@ func helper(mode string) {
 		}
 		say("exit")
 		return
-	case "gated": // waits for a file
+	case "gated": // waits for a file, and is then a helper of the mode behind it
+		file, then, _ := strings.Cut(arg, ":")
 		for {
-			if _, err := os.Stat(arg); err == nil {
+			if _, err := os.Stat(file); err == nil {
 				break
 			}
 			time.Sleep(5 * time.Millisecond)
 		}
-		helper("serve")
+		helper(cmp.Or(then, "serve"))
 		return
 	case "unlucky":
 		unlucky(arg)

@@ -8,7 +8,6 @@ import (
 	"net"
 	"os"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -24,9 +23,7 @@ type Actor struct {
 	cause     func() error
 	clean     []error
 
-	executing   call.Call
 	interrupted atomic.Bool
-	once        sync.Once
 }
 
 // NewActor returns a worker that runs execute. Stop calls interrupt, exactly once, also
@@ -59,7 +56,8 @@ func (w *Actor) Start(ctx context.Context) error {
 		return err
 	}
 	w.MarkRunning()
-	w.executing.Start(ctx, KindWorker, w.Name(), w.execute, func(err error) {
+	labels := call.WithLabels(ctx, KindWorker, w.Name())
+	call.GoUnder(labels, w.Name(), false, w.execute, func(err error) {
 		if w.interrupted.Load() && w.closedByUs(err) {
 			err = errors.Join(ErrInterrupted, err)
 		}
@@ -78,25 +76,20 @@ func (w *Actor) closedByUs(err error) bool {
 // has not returned shortly after the end of ctx is abandoned: the worker is then Killed,
 // and the error is an [*AbandonedError].
 func (w *Actor) Stop(ctx context.Context) error {
-	began := w.Status() != StatusCreated
-	w.RequestStop(ErrStopRequested)
+	w.RequestStop(ErrStopRequested) // first, so that no Start begins after the look
 	var err error
-	w.once.Do(func() {
-		if !began || w.interrupt == nil {
-			return
-		}
-		w.interrupted.Store(true)
+	if w.hasBegun() && w.interrupt != nil && w.interrupted.CompareAndSwap(false, true) {
 		err = call.Within(ctx, w.Name()+": interrupt", call.Settle, func() error {
 			w.interrupt(w.cause())
 			return nil
 		})
-	})
+	}
 	killed := w.awaitStop(ctx, func() error {
 		select {
 		case <-w.Done():
 			return nil
 		case <-time.After(call.Settle):
-			return w.executing.Abandon()
+			return call.Abandoned(KindWorker, w.Name())
 		}
 	})
 	if err == nil {

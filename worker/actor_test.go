@@ -3,6 +3,7 @@ package worker_test
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -72,6 +73,53 @@ func TestActorThatIgnoresItsInterruptIsAbandoned(t *testing.T) {
 		var abandoned *worker.AbandonedError
 		if err := a.Stop(ctx); !errors.As(err, &abandoned) || a.Status() != worker.StatusKilled {
 			t.Errorf("Stop returned %v, it is %s", err, a.Status())
+		}
+		close(quit)
+		<-a.Gone()
+	})
+}
+
+// A Stop beside a Start either prevents it or interrupts the function.
+func TestActorIsInterruptedByAStopBesideItsStart(t *testing.T) {
+	for range 10_000 {
+		quit := make(chan struct{})
+		a := worker.NewActor("a", func() error { <-quit; return nil }, func(error) { close(quit) }, nil)
+		var both sync.WaitGroup
+		both.Go(func() { _ = a.Start(context.Background()) })
+		both.Go(func() {
+			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+			defer cancel()
+			if err := a.Stop(ctx); err != nil || a.Status() != worker.StatusStopped {
+				t.Errorf("Stop returned %v, it is %s", err, a.Status())
+			}
+		})
+		both.Wait()
+		if t.Failed() {
+			return
+		}
+	}
+}
+
+func TestSecondStopOfAnActorDoesNotWaitForTheInterruptOfTheFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		quit := make(chan struct{})
+		a := worker.NewActor("a", func() error { <-quit; return nil }, func(error) { <-quit }, nil)
+		if err := a.Start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		stop := func(within time.Duration) (took time.Duration) {
+			ctx, cancel := context.WithTimeout(context.Background(), within)
+			defer cancel()
+			began := time.Now()
+			if err := a.Stop(ctx); err == nil {
+				t.Error("Stop returned nil, want the abandoned function")
+			}
+			return time.Since(began)
+		}
+		go stop(time.Hour)
+		synctest.Wait()
+		if took := stop(time.Second); took > 2*time.Second {
+			t.Errorf("the second Stop took %v, and its context had a second", took)
 		}
 		close(quit)
 		<-a.Gone()

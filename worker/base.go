@@ -194,6 +194,13 @@ func (b *BaseWorker) begin(ctx, parent context.Context, cancel context.CancelCau
 	return nil
 }
 
+// hasBegun reports whether Begin has been called and has succeeded.
+func (b *BaseWorker) hasBegun() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.ctx != nil
+}
+
 // causeOf returns the cause of a context that has ended.
 func (b *BaseWorker) causeOf(ctx context.Context) error {
 	cause := context.Cause(ctx)

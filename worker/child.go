@@ -33,9 +33,9 @@ type child struct {
 	listed  bool // it is in s.history
 	index   int  // in s.children; kept up to date in a Dynamic alone
 	group   *group
-	next    *child // starts beside it, to replace it; nil for none
-	before  *child // that it is to replace; nil for none
-	began   time.Time
+	next    *child          // starts beside it, to replace it; nil for none
+	before  *child          // that it is to replace; nil for none
+	upSince time.Time       // when the last start has succeeded; zero before
 	base    context.Context // of its instances: the supervisor's values and the labels of its goroutine
 	delays  *delays
 
@@ -219,13 +219,27 @@ func (s *Supervisor) settle(i *instance) {
 	s.advance(c.group)
 }
 
+// stopUnlessAsked stops an instance. It does nothing when the instance was already asked to
+// stop by that time.
+func (s *Supervisor) stopUnlessAsked(i *instance, by time.Time) {
+	if i.stops == 0 || isBefore(by, i.stopBy) {
+		s.stop(i, by)
+	}
+}
+
+// isBefore compares two deadlines, of which a zero one never comes.
+func isBefore(a, b time.Time) bool { return !a.IsZero() && (b.IsZero() || a.Before(b)) }
+
 // stop calls the instance's Stop in the background. Stop may take the child's
 // StopTimeout, or until the given time if that is earlier and not zero.
 func (s *Supervisor) stop(i *instance, by time.Time) {
 	if limit, bounded := i.child.spec.stopLimit(i.Worker); bounded {
-		if own := time.Now().Add(limit); by.IsZero() || own.Before(by) {
+		if own := time.Now().Add(limit); isBefore(own, by) {
 			by = own
 		}
+	}
+	if isBefore(by, i.stopBy) {
+		i.stopBy = by
 	}
 	s.calls++
 	i.stops++

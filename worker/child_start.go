@@ -38,7 +38,7 @@ func (s *Supervisor) start(c *child) {
 	c.op = op
 	s.mu.Unlock()
 	c.toStart, c.done = false, false
-	c.began = time.Now()
+	c.upSince = time.Time{}
 	c.answer(wantsStop, nil)
 	if c.base == nil {
 		c.base = call.WithLabels(s.base, KindWorker, c.name)
@@ -249,7 +249,7 @@ func (s *Supervisor) startEnded(op *startOp, err error) {
 		}
 	}
 	if err == nil {
-		c.ran = true
+		c.ran, c.upSince = true, time.Now()
 		c.answerStart(i.neverRan())
 		s.markTried(c)
 		s.watchHealth(c)

@@ -19,7 +19,6 @@ type group struct {
 	cursor    int
 	reason    *BackoffError // why the members wait, and until when; nil when they need not wait
 	timer     *time.Timer
-	final     bool // the supervisor ends once all have stopped
 }
 
 type groupPhase int
@@ -83,7 +82,7 @@ func (s *Supervisor) advance(g *group) {
 // allStopped takes the next step once no member of g runs: the end of the supervisor, the
 // removal of a child, the backoff, or the starts.
 func (s *Supervisor) allStopped(g *group) {
-	if g.final {
+	if g == s.final {
 		g.over()
 		s.finish()
 		return
@@ -121,22 +120,24 @@ func (s *Supervisor) allStopped(g *group) {
 // stopNext stops the last member that runs. When a Dynamic or a supervisor with StopTogether
 // ends, it stops all at once. It returns true once no member runs.
 func (s *Supervisor) stopNext(g *group) bool {
-	stopsTogether := g.final && (s.dynamic != nil || s.cfg.StopTogether)
+	stopsTogether := g == s.final && (s.dynamic != nil || s.cfg.StopTogether)
 	if stopsTogether && !s.allAskedToStop {
 		s.allAskedToStop = true
 		s.stopEach(s.share(0))
 	}
 	for ; g.cursor >= 0; g.cursor-- {
+		others := g.cursor
+		if stopsTogether {
+			others = 0
+		}
 		c := g.members[g.cursor]
 		switch {
 		case c.group != g:
 		case c.instance != nil && c.instance.running:
-			if c.instance.stops == 0 {
-				s.stop(c.instance, s.share(g.cursor))
-			}
+			s.stopUnlessAsked(c.instance, s.share(others))
 			return false
 		case c.op != nil: // the factory runs, or a Start that does not return
-			s.cancelStart(c.op, s.share(g.cursor))
+			s.cancelStart(c.op, s.share(others))
 			return false
 		case c.instance != nil && !c.instance.settled:
 			return false
@@ -237,7 +238,11 @@ func (s *Supervisor) restart(c *child, err error) {
 		b.MaxRestarts = NoLimit
 		c.delays = b.delays()
 	}
-	wait, _ := c.delays.failed(now, now.Sub(c.began))
+	var uptime time.Duration // without the time that the start took
+	if !c.upSince.IsZero() {
+		uptime = now.Sub(c.upSince)
+	}
+	wait, _ := c.delays.failed(now, uptime)
 	s.logRestart(c, err, wait)
 	g := &group{
 		members: s.together(c),
@@ -289,8 +294,8 @@ func (s *Supervisor) endWith(err error) {
 // stopAll stops all children in reverse order, by the given time if it is not
 // zero. A second call can only make that time earlier.
 func (s *Supervisor) stopAll(cause error, by time.Time) {
-	if !by.IsZero() && (s.deadline.IsZero() || by.Before(s.deadline)) {
-		s.deadline = by
+	if isBefore(by, s.deadline) {
+		s.deadline, s.allAskedToStop = by, false
 		if s.stopNowTimer != nil {
 			s.stopNowTimer.Stop()
 		}
@@ -298,10 +303,12 @@ func (s *Supervisor) stopAll(cause error, by time.Time) {
 		s.stopNowTimer = time.AfterFunc(remaining-remaining/10, func() { s.box.Post(func() { s.stopNow(by) }) })
 	}
 	if s.ending {
+		s.advance(s.final) // what is stopping learns of the deadline
 		return
 	}
 	s.ending, s.cause = true, cause
-	g := &group{members: slices.Clone(s.children), phase: groupStopping, final: true}
+	g := &group{members: slices.Clone(s.children), phase: groupStopping}
+	s.final = g
 	for _, c := range g.members {
 		s.unhold(c)
 		c.toStart = false
@@ -324,7 +331,7 @@ func (s *Supervisor) stopEach(by time.Time) {
 	for _, c := range s.children {
 		switch {
 		case c.instance != nil && c.instance.running:
-			s.stop(c.instance, by)
+			s.stopUnlessAsked(c.instance, by)
 		case c.op != nil:
 			s.cancelStart(c.op, by)
 		}

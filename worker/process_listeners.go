@@ -79,9 +79,8 @@ func WithReady(check func(ctx context.Context, p *Process) error) ProcessOption 
 // another instance accepts. It returns an error when the program has ended, or none of its processes
 // has accepted for a second, or for three quarters of the time that ctx has left, so that a caller
 // with that ctx gets this error and not that of ctx. Without CAP_SYS_PTRACE it cannot see what a
-// program that has changed its user accepts: then a connection counts as the program's unless
-// another process is seen to have it. To other addresses, and before Start, it dials as package net does. It may
-// be called concurrently.
+// program that has changed its user accepts: then each connection counts as the program's. To
+// other addresses, and before Start, it dials as package net does. It may be called concurrently.
 func (p *Process) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	var d net.Dialer
 	takes := acceptTakes

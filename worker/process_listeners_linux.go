@@ -42,46 +42,31 @@ func portOf(addr net.Addr) string {
 }
 
 // programHas reports whether the program or a process below it has one of the sockets. The kernel
-// hides what a process has that has changed its user, without CAP_SYS_PTRACE here. With such a
-// process the program counts as having a socket that no other process is seen to have.
+// hides what a process has that has changed its user, without CAP_SYS_PTRACE here. Such a process
+// counts as having one.
 func programHas(pid int, sockets []string) bool {
-	family := familyOf(pid)
-	isHidden := false
-	for member := range family {
-		has, hidden := processHas(member, sockets)
-		if has {
+	for member := range familyOf(pid) {
+		if mayHave(member, sockets) {
 			return true
 		}
-		isHidden = isHidden || hidden
 	}
-	if !isHidden {
-		return false
-	}
-	isElsewhere := false
-	eachPID(func(other int) bool {
-		if !family[other] {
-			isElsewhere, _ = processHas(other, sockets)
-		}
-		return !isElsewhere
-	})
-	return !isElsewhere
+	return false
 }
 
-// processHas reports whether a process has one of the sockets, or hides what it has.
-func processHas(pid int, sockets []string) (has, isHidden bool) {
+// mayHave reports whether a process has one of the sockets, or hides what it has.
+func mayHave(pid int, sockets []string) bool {
 	dir := fmt.Sprintf("/proc/%d/fd/", pid)
 	files, err := os.ReadDir(dir)
-	if err != nil {
-		return false, errors.Is(err, fs.ErrPermission)
+	if errors.Is(err, fs.ErrPermission) {
+		return true
 	}
 	for _, file := range files {
 		target, err := os.Readlink(dir + file.Name())
-		if err == nil && slices.Contains(sockets, target) {
-			return true, false
+		if slices.Contains(sockets, target) || errors.Is(err, fs.ErrPermission) {
+			return true
 		}
-		isHidden = isHidden || errors.Is(err, fs.ErrPermission)
 	}
-	return false, isHidden
+	return false
 }
 
 // familyOf returns the process, its group and all processes below them, such as those that it has

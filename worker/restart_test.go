@@ -13,6 +13,29 @@ import (
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
+// A start that takes longer than ResetAfter and times out is a failure like any other: the
+// next wait is longer.
+func TestTimeOfAStartIsNoUptime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		never := worker.Spec{Name: "never", StartTimeout: time.Hour, New: func(name string) (worker.Worker, error) {
+			waits := func(ctx context.Context) error { <-ctx.Done(); return nil }
+			return worker.NewFunc(name, waits, worker.WithStartCondition()), nil
+		}}
+		backoff := worker.Backoff{Min: time.Second, Jitter: worker.NoJitter, ResetAfter: time.Minute}
+		s := supervise(t, worker.SupervisorConfig{Backoff: backoff, Children: []worker.Spec{never}})
+		for _, want := range []time.Duration{time.Second, 2 * time.Second, 4 * time.Second} {
+			time.Sleep(time.Hour)
+			synctest.Wait()
+			child := s.State().Children[0]
+			if got := time.Until(child.Due); child.Status != worker.StatusPending || got != want {
+				t.Fatalf("it is %s for %v, want %v", child.Status, got, want)
+			}
+			time.Sleep(want)
+		}
+		stop(t, s)
+	})
+}
+
 func TestStrategies(t *testing.T) {
 	tests := []struct {
 		strategy worker.Strategy

@@ -242,8 +242,10 @@ func (r *Restarter) HoldRestarts() { r.hold.Signal() }
 func (r *Restarter) Stop(ctx context.Context) error {
 	r.RequestStop(stopCause(ctx))
 	return r.awaitStop(ctx, func() error {
-		if err := r.current().Stop(ctx); err != nil {
-			return err
+		if run := r.current(); run != nil { // nil while Start begins
+			if err := run.Stop(ctx); err != nil {
+				return err
+			}
 		}
 		select {
 		case <-r.Done(): // the loop ends with its run

@@ -142,6 +142,7 @@ type Supervisor struct {
 	suspended      bool
 	awaitSettled   []chan<- error // callers that wait until no child is starting or stopping
 	ending         bool
+	final          *group // all children, as they stop because the supervisor ends; nil before
 	ended          bool
 	allAskedToStop bool // stopNext has asked all children to stop at the same time
 	failure        error
@@ -313,7 +314,8 @@ func (s *Supervisor) await(ctx context.Context, reply <-chan error) error {
 	}
 }
 
-// Stop stops the children in reverse order and waits until all have stopped. When a
+// Stop stops the children in reverse order and waits until all have stopped. A child has
+// half of the time until ctx's deadline, so that the others have time too. When a
 // tenth of the time until ctx's deadline is left, it stops all that remain at once.
 // When ctx ends first, the supervisor is Killed and the error names each child that
 // has not stopped; [BaseWorker.Gone] closes when they have returned.

@@ -178,6 +178,53 @@ func TestStopOfATreeIsBoundedAndNamesStuckChildren(t *testing.T) {
 	})
 }
 
+// Under an App the end of the context arrives before Stop with its deadline. A child that is
+// stopping by then still leaves half of the time for those before it, on every level.
+func TestDeadlineThatComesAfterTheStopHasBegun(t *testing.T) {
+	asked := func(together bool) (after time.Duration) {
+		release := make(chan struct{})
+		defer close(release)
+		var began time.Time
+		patient := worker.FuncSpec("patient", func(ctx context.Context) error {
+			<-ctx.Done()
+			after = time.Since(began)
+			return nil
+		})
+		stubborn := worker.FuncSpec("stubborn", func(context.Context) error { stubbornFunction(release); return nil })
+		stubborn.StopTimeout = time.Hour
+		inner := worker.Spec{Name: "inner", New: func(name string) (worker.Worker, error) {
+			cfg := worker.SupervisorConfig{StopTogether: together, Children: []worker.Spec{patient, stubborn}}
+			return worker.NewSupervisor(name, cfg), nil
+		}}
+		s := worker.NewSupervisor("tree", worker.SupervisorConfig{Children: []worker.Spec{inner}})
+		ctx, cancel := context.WithCancel(context.Background())
+		if err := s.Start(ctx); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		began = time.Now()
+		cancel()
+		synctest.Wait()
+		stopping, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		var left *worker.AbandonedError
+		if err := s.Stop(stopping); !errors.As(err, &left) || time.Since(began) > 10*time.Second {
+			t.Errorf("together %v: Stop returned %v after %v", together, err, time.Since(began))
+		}
+		return after
+	}
+	synctest.Test(t, func(t *testing.T) {
+		if got := asked(false); got < 4*time.Second || got > 6*time.Second {
+			t.Errorf("the patient child was asked after %v, want about half of 10s", got)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		if got := asked(true); got != 0 {
+			t.Errorf("together, the patient child was asked after %v, want 0s", got)
+		}
+	})
+}
+
 // If the supervisor held a lock during a child's Stop, State would have to wait.
 func TestStateDoesNotWaitForAStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -49,7 +49,8 @@ type Broker struct {
 // Connect starts the embedded server, or connects to the external one, and creates the
 // buckets and streams of the configuration that are missing. It returns when JetStream
 // answers. After an error nothing is left running. ctx bounds the attempt only; the
-// Broker outlives it.
+// Broker outlives it. A server that takes the connection and does not greet holds the attempt for two
+// seconds, also when ctx ends before: each reconnect has the same time.
 //
 // Connect returns a [*SpecError] for a bucket or a stream that differs from its
 // declaration. It does not change it: it may belong to another program, and a change
@@ -117,9 +118,9 @@ func (b *Broker) open(ctx context.Context, cfg Config) error {
 		opts = append(opts, more...)
 	}
 	if deadline, ok := ctx.Deadline(); ok {
-		opts = append(opts, nats.Timeout(min(max(time.Until(deadline), time.Millisecond), handshakeTime)))
+		opts = append(opts, nats.Timeout(min(max(time.Until(deadline), nats.DefaultTimeout), handshakeTime)))
 	}
-	nc, err := nats.Connect(cfg.URL, opts...) // it has a timeout: ctx's deadline, or 2 s
+	nc, err := nats.Connect(cfg.URL, opts...) // it has a timeout: ctx's deadline, or 2 s when that is longer
 	var invalid *url.Error
 	if errors.As(err, &invalid) {
 		err = invalid.Err // the rest of it quotes the URL

@@ -305,6 +305,24 @@ func TestConnectGivesUpWithItsContext(t *testing.T) {
 	}
 }
 
+// A process that connected in little time has the usual time for each reconnect.
+func TestReconnectsHaveTheirTime(t *testing.T) {
+	srv := brokertest.Embedded(t, broker.Config{Listen: "127.0.0.1:0"})
+	brokertest.Await(t, "a connection", func() bool {
+		ctx, cancel := context.WithTimeout(testContext(t), time.Second)
+		defer cancel()
+		b, err := broker.Connect(ctx, broker.Config{URL: srv.ClientURL(), Logger: brokertest.Quiet()})
+		if err != nil {
+			return false
+		}
+		if got := b.Conn().Opts.Timeout; got < nats.DefaultTimeout {
+			t.Errorf("a reconnect has %v", got)
+		}
+		must(t, b.Close(testContext(t)))
+		return true
+	})
+}
+
 // TestCredentials connects with TLS, a client's certificate and an nkey.
 func TestCredentials(t *testing.T) {
 	dir := t.TempDir()

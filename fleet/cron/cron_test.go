@@ -4,17 +4,20 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server/ats"
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/goleak"
 
@@ -249,6 +252,86 @@ func TestLongCallKeepsItsTime(t *testing.T) {
 		end()
 		if len(got.list()) > 0 {
 			t.Errorf("a removed schedule fired at %q", got.list())
+		}
+	})
+}
+
+// deadEnd is a connection that loses all in both directions when it is cut, and does not break.
+type deadEnd struct {
+	net.Conn
+	isCut *atomic.Bool
+}
+
+func (c deadEnd) Write(b []byte) (int, error) {
+	if c.isCut.Load() {
+		return len(b), nil
+	}
+	return c.Conn.Write(b)
+}
+
+func (c deadEnd) Read(b []byte) (int, error) {
+	for {
+		n, err := c.Conn.Read(b)
+		if err != nil || !c.isCut.Load() {
+			return n, err
+		}
+	}
+}
+
+// wire connects to the server of another connection.
+type wire struct {
+	to    nats.InProcessConnProvider
+	isCut *atomic.Bool
+}
+
+func (w wire) InProcessConn() (net.Conn, error) {
+	conn, err := w.to.InProcessConn()
+	return deadEnd{conn, w.isCut}, err
+}
+
+// The server gives a tick to another process when it hears no more of the first one. That one has ended
+// its call by then, also when its connection only seems to work.
+func TestCallEndsBeforeTheNextBegins(t *testing.T) {
+	bubble(t, time.Date(2000, 1, 3, 0, 30, 0, 0, time.UTC), func(t *testing.T, serve func() (jetstream.JetStream, func())) {
+		js, stop := serve()
+		defer stop()
+		var isCut atomic.Bool
+		opts := js.Conn().Opts
+		nc, err := nats.Connect("", nats.InProcessServer(wire{opts.InProcessServer, &isCut}), nats.Token(opts.Token), nats.NoReconnect(), nats.PingInterval(time.Hour))
+		must(t, err)
+		defer nc.Close()
+		first, err := jetstream.New(nc)
+		must(t, err)
+		must(t, cron.Set(t.Context(), js, "CRON", cron.Schedule{Name: "s", Cron: "0 1 * * *"}))
+		begun := make(chan struct{})
+		var ended, again time.Time
+		done := make(chan error)
+		go func() {
+			done <- cron.Handle(t.Context(), first, "CRON", "s", func(ctx context.Context, _ cron.Tick) error {
+				close(begun)
+				<-ctx.Done()
+				ended = time.Now()
+				return ctx.Err()
+			})
+		}()
+		<-begun
+		time.Sleep(time.Minute) // the server hears of the call
+		isCut.Store(true)
+		end := run(t, js, "s", func(context.Context, cron.Tick) error {
+			again = time.Now()
+			return nil
+		})
+		time.Sleep(10 * time.Minute)
+		end()
+		select {
+		case err := <-done:
+			if err == nil || again.IsZero() || !ended.Before(again) {
+				t.Errorf("the first call ended at %v (%v), the next began at %v", ended, err, again)
+			}
+		default:
+			t.Errorf("the first call goes on; the next began at %v", again)
+			nc.Close()
+			<-done
 		}
 	})
 }

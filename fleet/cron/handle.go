@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/pleme-io/lifecycle-go/fleet/broker/natserr"
@@ -41,6 +43,8 @@ const (
 	answerTime = 5 * time.Second
 	// patience is how long a function may take to return when its context has ended.
 	patience = time.Second
+	// trusted is how long after the begin of an answered heartbeat the tick is this process's.
+	trusted = ackWait - heartbeat/2 - patience
 )
 
 // again is the pause after a call that failed.
@@ -54,7 +58,8 @@ func durable(name string) string { return "cron_" + name }
 // An error or a panic of do is a failure: it is logged, by the App's logger in a unit and else by
 // slog.Default, and the call comes again after a pause that grows from a second to five minutes, in
 // whichever process is free, until it succeeds or the schedule's next time comes. A call may come again
-// after a crash: see [Tick].ID. The context of do ends with ctx. Handle waits a second for a do that
+// after a crash: see [Tick].ID. The context of do ends with ctx, and when the server has not answered
+// for 24 seconds: after 30 it gives the tick to another process. Handle waits a second for a do that
 // ignores that.
 //
 // Handle returns an error when the stream or the consumer is gone or cannot be reached. Run it
@@ -109,14 +114,16 @@ func handle(ctx context.Context, js jetstream.JetStream, stream, name string, do
 		if err != nil {
 			return err
 		}
-		if err := one(ctx, stream, name, msg, do); err != nil {
+		if err := one(ctx, js.Conn(), stream, name, msg, do); err != nil {
 			return err
 		}
 	}
 }
 
 // one calls do for a message, and answers it. Its error is the server's.
-func one(ctx context.Context, stream, name string, msg jetstream.Msg, do func(context.Context, Tick) error) error {
+func one(
+	ctx context.Context, nc *nats.Conn, stream, name string, msg jetstream.Msg, do func(context.Context, Tick) error,
+) error {
 	meta, err := msg.Metadata()
 	if err != nil {
 		return err
@@ -131,21 +138,18 @@ func one(ctx context.Context, stream, name string, msg jetstream.Msg, do func(co
 	own, end := context.WithCancel(ctx)
 	defer end()
 	c := call.Start("schedule "+name, func() error { return do(own, tick) })
-	beat := time.NewTicker(heartbeat)
-	defer beat.Stop()
+	var beats sync.WaitGroup
 	var beatErr error
-	for ended := false; !ended; {
-		select {
-		case <-c.Done():
-			ended = true
-		case <-own.Done():
-			ended = true
-		case <-beat.C:
-			if beatErr = msg.InProgress(); beatErr != nil {
-				end()
-			}
-		}
+	beats.Go(func() {
+		beatErr = keep(own, nc, msg.Reply())
+		end()
+	})
+	select {
+	case <-c.Done():
+	case <-own.Done():
 	}
+	end()
+	beats.Wait()
 	err = c.Wait(own.Done(), patience)
 	if err != nil && ctx.Err() == nil {
 		log := cmp.Or(asynclog.Logger(ctx), slog.Default())
@@ -163,4 +167,34 @@ func one(ctx context.Context, stream, name string, msg jetstream.Msg, do func(co
 	answer, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTime)
 	defer cancel()
 	return msg.DoubleAck(answer)
+}
+
+// keep tells the server that a call goes on, until ctx ends. It returns an error when the server has not
+// answered for so long that it may soon give the tick to another process: a message without an answer
+// may be lost in a connection that only seems to work.
+func keep(ctx context.Context, nc *nats.Conn, reply string) error {
+	heard := time.Now()
+	for wait := heartbeat; ; {
+		pause := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+			pause.Stop()
+			return nil
+		case <-pause.C:
+		}
+		asked := time.Now()
+		attempt, cancel := context.WithDeadline(ctx, heard.Add(trusted))
+		_, err := nc.RequestWithContext(attempt, reply, []byte("+WPI")) // as msg.InProgress, which asks for no answer
+		cancel()
+		switch {
+		case ctx.Err() != nil:
+			return nil //nolint:nilerr // the call has ended
+		case err == nil:
+			heard, wait = asked, heartbeat
+		case time.Since(heard) >= trusted:
+			return fmt.Errorf("the server has not answered for %v and may give the tick to another process: %w", trusted, err)
+		default:
+			wait = patience
+		}
+	}
 }

@@ -112,20 +112,13 @@ func (h *Host) local(id string, now time.Time) (*Activity, bool) {
 	a := &Activity{Host: h.cfg.HostID}
 	var took [buckets]uint64
 	h.mu.Lock()
-	for key, c := range h.tallies {
-		if key.id != id {
-			continue
-		}
+	for _, c := range h.tallies[id] {
 		if r := c.recent.Load(); r != nil {
 			r.add(now, a, &took)
 		}
 	}
+	a.Versions = h.talliesLocked(id)
 	h.mu.Unlock()
-	for _, row := range h.Tallies() {
-		if row.Worker == id {
-			a.Versions = append(a.Versions, row)
-		}
-	}
 	a.P50, a.P95 = quantile(&took, 0.5, a.Longest), quantile(&took, 0.95, a.Longest)
 	return a, true
 }

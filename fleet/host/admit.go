@@ -35,9 +35,9 @@ func (r *runner) handleOne(t *task) {
 		r.queue.Done(t)
 		return
 	}
-	was, decision := r.earlierTries(d)
-	if decision != nil {
-		r.storeDeadLetter(t, d, nil, *decision)
+	was := r.earlierTries(d)
+	if was.Letter != nil {
+		r.storeDeadLetter(t, d, nil, *was.Letter)
 		return
 	}
 	m := r.memberFor(d)
@@ -60,6 +60,10 @@ func (r *runner) handleOne(t *task) {
 	}
 	r.setCurrent(a)
 	defer r.setCurrent(nil)
+	if size, most := len(d.data), r.host.cfg.MaxMessage; size > most {
+		r.giveUp(t, a, a.tries.Failed+1, fmt.Errorf("the message has %d bytes, more than the limit of %d", size, most))
+		return
+	}
 	giveBackPlace, err := r.prepare(ctx, a)
 	if err != nil {
 		r.retryLater(t, d, r.host.cfg.RetryBase) // its code was not called
@@ -67,10 +71,6 @@ func (r *runner) handleOne(t *task) {
 	}
 	defer giveBackPlace()
 	if !r.countDelivery(ctx, t, a) {
-		return
-	}
-	if size, most := len(d.data), r.host.cfg.MaxMessage; size > most {
-		r.giveUp(t, a, a.tries.Failed+1, fmt.Errorf("the message has %d bytes, more than the limit of %d", size, most))
 		return
 	}
 	effects, err := r.run(ctx, t, a)
@@ -109,15 +109,14 @@ func (r *runner) complete(ctx context.Context, d *delivery) (exists bool, err er
 	return true, err
 }
 
-// earlierTries returns how often a message was tried in earlier deliveries, and the decision to
-// make it a dead letter, if there is one.
-func (r *runner) earlierTries(d *delivery) (tries, *deadLetterDecision) {
+// earlierTries returns what earlier deliveries of a message have come to.
+func (r *runner) earlierTries(d *delivery) tries {
 	if d.timer == nil {
 		return r.partition.earlierTries(d.seq)
 	}
 	was := d.timer.Tries
 	was.Begun = max(was.Begun, 1)
-	return was, d.timer.DeadLetter
+	return was
 }
 
 // memberFor returns the member that handles a delivery, nil if there is none. A timer belongs
@@ -126,7 +125,7 @@ func (r *runner) memberFor(d *delivery) *member {
 	owner := d.header.Get(HeaderTimerWorker)
 	isFromTimer := d.timer != nil || d.redriven && owner != ""
 	if isFromTimer {
-		for _, m := range *r.members.Load() {
+		for _, m := range r.members {
 			isSameWorker := d.timer == nil || m.record.UID == d.timer.worker.uid // not a new worker of the old name
 			if m.record.ID == owner && isSameWorker {
 				m.turn.Store(r.slot.turn.Add(1))
@@ -144,7 +143,7 @@ func (r *runner) memberFor(d *delivery) *member {
 // among those whose topic matches, or nil if there is none.
 func (r *runner) pick(subject string) *member {
 	var found *member
-	for _, m := range *r.members.Load() {
+	for _, m := range r.members {
 		if matches(m.record.Topic, subject) && (found == nil || m.turn.Load() < found.turn.Load()) {
 			found = m
 		}
@@ -155,15 +154,9 @@ func (r *runner) pick(subject string) *member {
 	return found
 }
 
-// withoutMember keeps a delivery for later, because its worker is not loaded. It keeps a timer
-// in memory, and a message of a group in the stream of the dead letters, so that the message
-// does not hold up the group.
+// withoutMember keeps a message of a group for later, because no worker for it is loaded. It keeps the
+// message in the stream of the dead letters, so that the message does not hold up the group.
 func (r *runner) withoutMember(t *task, d *delivery) {
-	if d.timer != nil {
-		r.partition.timers.waitForWorker(d.timer)
-		r.queue.Done(t)
-		return
-	}
 	if err := r.host.hold(r.ctx, r.slot.name, d); err != nil {
 		r.postpone(t, d, err)
 		return
@@ -171,8 +164,8 @@ func (r *runner) withoutMember(t *task, d *delivery) {
 	r.done(t, d, &step{}, nil)
 }
 
-// prepare waits for a place and for memory for the handler of a message, and makes the program
-// ready. It returns a function that gives the place back. A program in this process needs no
+// prepare waits for a place and for memory for the handler of a message, unless the runner halts, and
+// makes the program ready. It returns a function that gives the place back. A program in this process needs no
 // place.
 func (r *runner) prepare(ctx context.Context, a *attempt) (giveBackPlace func(), err error) {
 	m := a.member
@@ -180,7 +173,10 @@ func (r *runner) prepare(ctx context.Context, a *attempt) (giveBackPlace func(),
 	if !ok {
 		return func() {}, nil
 	}
-	leave, err := r.partition.memory.enter(ctx, waiter{
+	waiting, giveUp := context.WithCancel(ctx)
+	defer giveUp()
+	defer context.AfterFunc(r.taking, giveUp)()
+	leave, err := r.partition.memory.enter(waiting, waiter{
 		place:  true,
 		slow:   m.slow.Load(),
 		memory: r.host.cfg.memoryOf(m.limits, len(a.data), len(m.record.HTTP.Allow) > 0),

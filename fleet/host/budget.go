@@ -23,6 +23,7 @@ import (
 //   - While others have workers on the host, a tenant leaves each of them a place, and the
 //     memory of two messages, that it may take at once.
 //   - A tenant has at most half of the memory while others have workers here, or what is granted.
+//   - Messages that wait count for at most a quarter of that: what counts in full always ends.
 //   - Tenants that wait take turns, those with fewer places first, and so do the workers of each.
 //   - A worker whose last message took long, or that has had none here, gets no more than half of
 //     the places.
@@ -54,8 +55,8 @@ type tenantBudget struct {
 	places   int   // granted; 0 for no limit of its own
 	memory   int64 // granted; 0 is half
 	taken    int
-	used     int64
-	unread   int64        // of used: messages that wait
+	used     int64        // reserved for messages that are handled, or produced by them
+	unread   int64        // messages that wait
 	turn     uint64       // when it last took a place
 	waiting  [2]list.List // of *waiter: quick, and slow
 	over     atomic.Bool
@@ -186,12 +187,16 @@ func (a *account) add(n int64) {
 func (a *account) addUnread(n int64) {
 	b := a.budget
 	b.mu.Lock()
-	if !a.closed {
-		a.unread += n
-		a.tenant.unread += n
+	defer b.mu.Unlock()
+	if a.closed {
+		return
 	}
-	b.mu.Unlock()
-	a.add(n)
+	a.unread += n
+	a.tenant.unread += n
+	b.judgeLocked(a.tenant)
+	if n < 0 {
+		b.admitLocked()
+	}
 }
 
 // hasRoomToRead reports whether the slot may ask for many messages. Messages that wait have at
@@ -264,14 +269,19 @@ func (b *budget) leaveLocked(w *waiter) {
 func (b *budget) countLocked(t *tenantBudget, n int64) {
 	b.used += n
 	t.used += n
-	t.over.Store(t.used > b.limitLocked(t))
+	b.judgeLocked(t)
+}
+
+// judgeLocked notes whether a tenant has more than its limit.
+func (b *budget) judgeLocked(t *tenantBudget) {
+	t.over.Store(t.used > b.limitLocked(t)-b.unreadLocked(t))
 }
 
 // limitLocked returns the most memory of a tenant.
 func (b *budget) limitLocked(t *tenantBudget) int64 {
 	switch {
 	case t.memory > 0:
-		return t.memory
+		return max(t.memory, b.floor)
 	case len(b.tenants) > 1:
 		return max(b.memory/2, b.floor)
 	}
@@ -341,20 +351,24 @@ func (b *budget) hasPlaceLocked(w *waiter) bool {
 func (b *budget) hasMemoryLocked(w *waiter) bool {
 	t := w.account.tenant
 	own := t.used + w.memory
-	if own > b.limitLocked(t) {
-		return t.used == 0 // it could never enter otherwise
-	}
-	if own <= b.floor {
+	switch {
+	case own <= b.floor:
 		return true
+	case own > b.limitLocked(t)-b.unreadLocked(t):
+		return t.used == 0 // it could never enter otherwise
 	}
 	free := b.memory - b.used - w.memory
 	for _, other := range b.tenants {
+		free -= b.unreadLocked(other)
 		if other != t && other.accounts > 0 {
 			free -= max(0, b.floor-other.used)
 		}
 	}
 	return free >= 0
 }
+
+// unreadLocked returns the memory for which the waiting messages of a tenant count.
+func (b *budget) unreadLocked(t *tenantBudget) int64 { return min(t.unread, b.limitLocked(t)/4) }
 
 // takeLocked lets w in.
 func (b *budget) takeLocked(w *waiter) {
@@ -407,6 +421,9 @@ func (b *budget) now() Waits {
 	defer b.mu.Unlock()
 	w := b.waits
 	w.Memory, w.UsedMemory, w.MostPlaces, w.TakenPlaces = b.memory, b.used, b.places, b.taken
+	for _, t := range b.tenants {
+		w.UsedMemory += t.unread
+	}
 	return w
 }
 

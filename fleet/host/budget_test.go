@@ -168,6 +168,54 @@ func TestGrantsBoundPlacesAndMemory(t *testing.T) {
 	})
 }
 
+// Messages that wait count for at most a quarter of the memory, however many they are: they never
+// keep all memory from those that are handled, from a load, and from a worker in this process.
+func TestMessagesThatWaitStopNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCounter(t, 100, 100, 10)
+		a := c.budget.open("a", "a", Grant{})
+		a.addUnread(60)
+		c.enter(a, waiter{place: true, memory: 50}, 1, time.Second)
+		c.enter(a, waiter{place: true, memory: 50}, 1, time.Second)
+		if c.was("a") != 1 {
+			t.Errorf("in are %v, want one: two and what waits are more than there is", c.in)
+		}
+		a.addUnread(1000)
+		time.Sleep(time.Hour)
+		c.enter(a, waiter{memory: 1000}, 1, time.Second)
+		time.Sleep(time.Hour)
+		if c.was("a") != 3 || a.tenant.over.Load() {
+			t.Errorf("in were %v; over is %v", c.in, a.tenant.over.Load())
+		}
+		if now := c.budget.now(); now.UsedMemory != 1060 {
+			t.Errorf("%+v, want what waits in the memory that is used", now)
+		}
+		a.addUnread(-1060)
+		c.enter(a, waiter{memory: 50}, 1, time.Second)
+		c.enter(a, waiter{memory: 50}, 1, time.Second)
+		if now := c.budget.now(); c.was("a") != 5 || now.UsedMemory != 100 {
+			t.Errorf("in were %v: %+v", c.in, now)
+		}
+		time.Sleep(time.Hour)
+	})
+}
+
+// A tenant whose grant is less than two messages has the memory of two.
+func TestSmallGrant(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCounter(t, 100, 100, 10)
+		a := c.budget.open("a", "a", Grant{Memory: 1})
+		a.addUnread(1000)
+		for range 3 {
+			c.enter(a, waiter{place: true, memory: 10}, 1, time.Second)
+		}
+		if c.was("a") != 2 {
+			t.Errorf("in are %v, want 2", c.in)
+		}
+		time.Sleep(time.Hour)
+	})
+}
+
 // A message whose host stops gives up its turn, and gives back what it was just given.
 func TestWaitersLeave(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -282,7 +282,7 @@ func (s *slot) withCanary(ctx context.Context, rec *Record, m *member) (*member,
 	if version == nil {
 		return &own, nil
 	}
-	if err := s.takeFailure(version); err != nil {
+	if _, err := s.troubleOf(version); err != nil {
 		return &own, s.endCanary(ctx, rec, false, err.Error())
 	}
 	c, err := s.canary(ctx, rec, version)

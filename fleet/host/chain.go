@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -27,6 +28,9 @@ type chain struct {
 	fence   uint64 // names the writer
 	last    uint64 // sequence of the newest message on the subject
 	appends int    // calls of append so far
+	// blocked is called with the reason once a link has taken longer than commitWithin, and with nil
+	// when it is added after all. nil for no call.
+	blocked func(error)
 }
 
 // headerLink names a link: the writer and a number.
@@ -53,17 +57,19 @@ func (c *chain) newest(ctx context.Context) (*jetstream.RawStreamMsg, error) {
 func (c *chain) writer() string { return strconv.FormatUint(c.fence, 10) + "-" }
 
 // append adds a link: one message, or an atomic batch whose last message is on the chain's subject.
-// link is the first of msgs on that subject: it says which message it has to follow. append
+// The first message on that subject says which one it has to follow. append
 // returns once the outcome is known: while the server does not answer, it asks again until ctx
 // ends. The error wraps [ErrStale] when another writer has added a link. After any other error
 // the server may still have the link, and the next call looks for it.
-func (c *chain) append(ctx context.Context, link *nats.Msg, msgs ...*nats.Msg) error {
+func (c *chain) append(ctx context.Context, msgs ...*nats.Msg) error {
 	name := c.writer() + strconv.Itoa(c.appends)
 	c.appends++ // also when this fails: no two links have one name
 	for _, m := range msgs {
 		m.Header.Set(headerLink, name)
 	}
+	link := msgs[slices.IndexFunc(msgs, func(m *nats.Msg) bool { return m.Subject == c.subject })]
 	wait := worker.Backoff{Min: 5 * time.Millisecond, Max: time.Second}
+	began, told := time.Now(), c.blocked == nil
 	for attempts := 1; ; attempts++ {
 		link.Header.Set(jetstream.ExpectedLastSubjSeqHeader, strconv.FormatUint(c.last, 10))
 		seq, err := c.publish(ctx, msgs)
@@ -72,10 +78,17 @@ func (c *chain) append(ctx context.Context, link *nats.Msg, msgs ...*nats.Msg) e
 		}
 		if err == nil {
 			c.last = seq
+			if told && c.blocked != nil {
+				c.blocked(nil)
+			}
 			return nil
 		}
 		if errors.Is(err, ErrStale) {
 			return err
+		}
+		if !told && time.Since(began) >= commitWithin {
+			told = true
+			c.blocked(err)
 		}
 		if sleep := wait.Sleep(ctx, attempts); sleep != nil {
 			return errors.Join(sleep, err)

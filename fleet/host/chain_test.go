@@ -26,8 +26,7 @@ func TestChain(t *testing.T) {
 	add := func(c *chain, data string) error {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		m := link(data)
-		return c.append(ctx, m, m)
+		return c.append(ctx, link(data))
 	}
 	c := &chain{nc: b.Conn(), stream: stream, subject: "chain", fence: 7}
 	if err := add(c, "a"); err != nil {
@@ -37,7 +36,7 @@ func TestChain(t *testing.T) {
 	late := *c
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	if m := link("b"); c.append(ended, m, m) == nil {
+	if c.append(ended, link("b")) == nil {
 		t.Fatal("append with a context that has ended")
 	}
 	if err := add(&late, "b"); err != nil {

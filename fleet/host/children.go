@@ -70,8 +70,13 @@ func (h *Host) probeFloor(ctx context.Context) {
 					"missing", part)
 			}
 		}
-		return err
-	}, func(error) { h.running.Done() })
+		return nil
+	}, func(err error) {
+		if err != nil {
+			h.log.Error("hosted workers: the look for missing parts of the containment failed", "error", err)
+		}
+		h.running.Done()
+	})
 }
 
 // Isolation says what the child processes of a host do.

@@ -187,15 +187,11 @@ func (k *known) learn(batch []*step) {
 		if b.tries != nil {
 			k.Tries[b.seq] = *b.tries
 		}
-		if b.deadLetter != nil {
-			k.DeadLetters[b.seq] = *b.deadLetter
-		}
 		if b.done {
 			k.Done.Done(b.seq)
 		}
 	}
 	maps.DeleteFunc(k.Tries, func(seq uint64, _ tries) bool { return k.Done.Has(seq) })
-	maps.DeleteFunc(k.DeadLetters, func(seq uint64, _ deadLetterDecision) bool { return k.Done.Has(seq) })
 }
 
 // fail makes everything that is staged void.
@@ -280,9 +276,13 @@ func (p *partition) superfluous(flushed uint64, all bool) (keep uint64, old []*e
 func (p *partition) stop(ctx context.Context) {
 	p.mu.Lock()
 	lost := p.err != nil
+	pending := p.committing || len(p.staged) > 0
 	p.mu.Unlock()
 	if !lost {
 		sending, cancel := context.WithTimeout(ctx, sendWithin)
+		if pending { // the relay has the outputs once they are committed
+			_ = p.commit(sending, &step{})
+		}
 		_ = p.relay.room(sending, 1)
 		cancel()
 	}

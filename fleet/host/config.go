@@ -107,8 +107,8 @@ type Config struct {
 	// (that of its control group, or GOMEMLIMIT), or to 256 MiB without one, and at least to
 	// what two messages may take.
 	MemoryBudget int64 `koanf:"memory_budget"`
-	// MaxKills is how many different messages may end the process of a version's
-	// code, by a limit of time or memory or by a crash, until the host puts the
+	// MaxKills is how many messages may, at their first attempt, end the process of a
+	// version's code, by a limit of time or memory or by a crash, until the host puts the
 	// version into quarantine. Defaults to 10.
 	MaxKills int `koanf:"max_kills"`
 	// Isolation says how the child processes run that handle messages.

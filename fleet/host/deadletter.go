@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -364,7 +365,7 @@ func (l *letters) remove(ctx context.Context, seq uint64, body string) (bool, er
 }
 
 // hold stores a message of a group when no member for its topic is loaded, so that the
-// message does not hold up the group. slot.giveBack publishes it again once such a member is
+// message does not hold up the group. publishHeld publishes it again once such a member is
 // loaded.
 func (h *Host) hold(ctx context.Context, slot string, d *delivery) error {
 	return h.letters.put(ctx, h.letters.held+slot, slot+":"+d.name(), &DeadLetter{
@@ -374,6 +375,21 @@ func (h *Host) hold(ctx context.Context, slot string, d *delivery) error {
 		Header:  d.header,
 		Data:    d.data,
 	})
+}
+
+// dropHeld removes the messages that are held for a group and are on none of the topics.
+func (l *letters) dropHeld(ctx context.Context, slot string, topics []string) error {
+	err := l.each(ctx, l.held+slot, 1, func(d *DeadLetter) (bool, error) {
+		if slices.ContainsFunc(topics, func(topic string) bool { return matches(topic, d.Topic) }) {
+			return true, nil
+		}
+		_, err := l.remove(ctx, d.Seq, d.body)
+		return true, err
+	})
+	if err != nil {
+		return fmt.Errorf("remove the messages that are held for it: %w", err)
+	}
+	return nil
 }
 
 // publishHeld publishes again the messages of this group that were held because no member for

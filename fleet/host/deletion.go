@@ -160,10 +160,13 @@ func (h *Host) leaveSlot(ctx context.Context, rec *Record, others []*Record) err
 			return fmt.Errorf("remove its topic from the consumer: %w", err)
 		}
 		h.forget(rec)
-		return nil
+		return h.letters.dropHeld(ctx, rec.slot(), topics(others))
 	}
 	if err := h.unsubscribe(ctx, rec); err != nil {
 		return fmt.Errorf("remove its consumer: %w", err)
+	}
+	if err := h.letters.dropHeld(ctx, rec.slot(), nil); err != nil {
+		return err
 	}
 	err := h.dropLog(ctx, rec.slot())
 	if err == nil { // a holder that is still stalled finds another sequence than its own, and cannot write

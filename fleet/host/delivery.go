@@ -66,8 +66,8 @@ func (r *runner) keyOf(d *delivery) string {
 
 // keyHeader returns the name of the header with a message's key.
 func (r *runner) keyHeader() string {
-	if members := *r.members.Load(); len(members) == 1 { // a group handles one message at a time anyway
-		return members[0].record.keyHeader()
+	if len(r.members) == 1 { // a group handles one message at a time anyway
+		return r.members[0].record.keyHeader()
 	}
 	return HeaderKey
 }

@@ -151,6 +151,66 @@ func TestMisbehaviour(t *testing.T) {
 	}
 }
 
+// A message that is larger than max_message is a dead letter at once: it waits for no place and no
+// memory.
+func TestLargeMessageWaitsForNothing(t *testing.T) {
+	r := newRig(t)
+	r.tune = func(c *host.Config) { c.MaxMessage, c.MaxHandlers, c.DrainTimeout = 1000, 1, time.Second }
+	h := r.start("a")
+	create(t, h, host.Spec{ID: "busy", Topic: "work.busy", Limits: engine.Limits{Time: 10 * bound}, Code: []byte("def handle(message):\n    while True: pass")})
+	create(t, h, host.Spec{ID: "large", Topic: "work.large", Code: prefix("")})
+	r.publish("work.busy", "x")
+	r.eventually("the only place is taken", func() bool { return h.Waits().TakenPlaces == 1 })
+	r.publish("work.large", strings.Repeat("x", 1001))
+	if d := r.letters(h, "large", 1)[0]; !strings.Contains(d.Reason, "the message has 1001 bytes") {
+		t.Errorf("%q", d.Reason)
+	}
+}
+
+// TestChangesWhileAMessageRuns updates a worker whose message runs long. While the update waits for the
+// end of the message, the worker can be stopped and deleted, and the host can stop and drain: the message
+// ends within the drain timeout.
+func TestChangesWhileAMessageRuns(t *testing.T) {
+	for what, change := range map[string]func(context.Context, *host.Host) error{
+		"stop of the worker": func(ctx context.Context, h *host.Host) error { return h.StopWorker(ctx, "w") },
+		"deletion":           func(ctx context.Context, h *host.Host) error { return h.Delete(ctx, "w") },
+		"stop of the host":   func(ctx context.Context, h *host.Host) error { return h.Stop(ctx) },
+		"drain":              func(ctx context.Context, h *host.Host) error { return h.Drain(ctx) },
+	} {
+		t.Run(what, func(t *testing.T) {
+			r := newRig(t)
+			r.tune = func(c *host.Config) { c.DrainTimeout = time.Second }
+			entered, ended := make(chan struct{}, 10), make(chan error, 10)
+			h := r.startWith(r.native("w", func(ctx context.Context, _ *engine.Message, _ engine.State) ([]engine.Output, error) {
+				entered <- struct{}{}
+				<-ctx.Done()
+				ended <- context.Cause(ctx)
+				return nil, context.Cause(ctx)
+			}))
+			r.publish("work.w", "x")
+			<-entered
+			ctx, cancel := context.WithTimeout(t.Context(), bound)
+			defer cancel()
+			updated := make(chan struct{})
+			go func() {
+				defer close(updated)
+				_ = h.LoadCodeFromContent(ctx, "w", []byte("w ")) // waits for the end of the message
+			}()
+			r.eventually("the update is stored", func() bool {
+				rec, err := h.Get(ctx, "w")
+				return err == nil && rec.Generation == 2
+			})
+			time.Sleep(300 * time.Millisecond) // so that the slot most likely waits for the message
+			must(t, change(ctx, h))
+			if err := <-ended; !errors.Is(err, host.ErrDetached) {
+				t.Errorf("the message ended with %v", err)
+			}
+			cancel()
+			<-updated
+		})
+	}
+}
+
 // TestUpdateWhileMessagesFlow checks that one version handles each message as a whole,
 // that the versions follow each other in the order of the updates, and that no message
 // is lost or handled twice.

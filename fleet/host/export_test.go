@@ -15,7 +15,7 @@ func (h *Host) Leaving() int {
 	defer h.mu.Unlock()
 	n := 0
 	for _, s := range h.slots {
-		if isClosed(s.quit) {
+		if s.ending.Err() != nil {
 			n++
 		}
 	}
@@ -72,7 +72,9 @@ func (h *Host) Advance(by time.Duration) {
 	defer h.mu.Unlock()
 	for _, s := range h.slots {
 		if p := s.partition.Load(); p != nil {
-			p.timers.workersChanged()
+			p.timers.mu.Lock()
+			p.timers.lookNowLocked()
+			p.timers.mu.Unlock()
 		}
 	}
 }

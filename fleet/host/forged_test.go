@@ -1,6 +1,7 @@
 package host_test
 
 import (
+	"log/slog"
 	"strings"
 	"testing"
 
@@ -56,6 +57,29 @@ def handle(message):
 	}
 	r.publish("work.good", "x")
 	r.wantOutputs("out.good", "1", "2")
+}
+
+// A record that was changed on the bus, so that its worker would read a stream of the hosts, gets nothing
+// of it.
+func TestForgedRecordReadsNoStreamOfTheHosts(t *testing.T) {
+	r := newRig(t)
+	var lines lockedBuffer
+	r.tune = func(c *host.Config) { c.Logger = slog.New(slog.NewTextHandler(&lines, nil)) }
+	h := r.start("a")
+	create(t, h, host.Spec{ID: "w", Topic: "work.w", OutputTopic: "out.w", Code: prefix("")})
+	records, err := r.js.KeyValue(t.Context(), "HOST_WORKERS")
+	must(t, err)
+	entry, err := records.Get(t.Context(), "w")
+	must(t, err)
+	forged := strings.NewReplacer(`"topic":"work.w"`, `"topic":"$host.dead.>"`, `"stream":"WORK"`, `"stream":"HOST_DEAD"`).Replace(string(entry.Value()))
+	_, err = records.PutString(t.Context(), "w", forged)
+	must(t, err)
+	r.eventually("the host refuses the stream", func() bool { return strings.Contains(lines.String(), "not for workers") })
+	stream, err := r.js.Stream(t.Context(), "HOST_DEAD")
+	must(t, err)
+	for name := range stream.ConsumerNames(t.Context()).Name() {
+		t.Errorf("the stream of the dead letters has the consumer %s", name)
+	}
 }
 
 // A message on the log of a worker that no host has written does not keep the worker

@@ -161,6 +161,43 @@ func (r *rig) startWith(reqs ...host.Spec) *host.Host {
 	return h
 }
 
+// TestHeldMessagesGoWithTheirGroup deletes a group for whose stopped member a message was held. A new
+// group of the name does not get it.
+func TestHeldMessagesGoWithTheirGroup(t *testing.T) {
+	r := newRig(t)
+	h := r.start("a")
+	member := func(id string) {
+		create(t, h, host.Spec{ID: id, Group: "g", Topic: "work." + id, OutputTopic: "out." + id, Code: prefix("")})
+	}
+	held := func() bool {
+		dead, err := r.js.Stream(t.Context(), "HOST_DEAD")
+		must(t, err)
+		info, err := dead.Info(t.Context())
+		must(t, err)
+		return info.State.Msgs > 0
+	}
+	member("one")
+	member("two")
+	for _, last := range []string{"one", "two"} { // deleted last
+		must(t, h.StopWorker(t.Context(), "one"))
+		r.publish("work.one", "of the old group")
+		r.eventually("the message is held", held)
+		must(t, h.Delete(t.Context(), map[string]string{"one": "two", "two": "one"}[last]))
+		if last == "two" && held() {
+			t.Error("the message is kept for the other member, whose topic is another one")
+		}
+		must(t, h.Delete(t.Context(), last))
+		if held() {
+			t.Error("the message is kept after its group")
+		}
+		member("one")
+		member("two")
+		r.publish("work.one", last)
+		r.eventually("the new group works", func() bool { return slices.Contains(r.outputs("out.one"), last) })
+	}
+	r.wantOutputs("out.one", "one", "two")
+}
+
 // TestStaleHolder checks that the server refuses the state of a host that was replaced
 // while its handler ran. The host that replaced it handles the message again, and only
 // that takes effect.
@@ -267,6 +304,31 @@ func TestDrainGivesWorkersAway(t *testing.T) {
 	r.stop(a)
 	r.start("b")
 	r.wantOutputs("out.w", "new 1")
+}
+
+// TestStopFinishesLongMessages checks that a host that stops renews its lease until its last
+// message is finished.
+func TestStopFinishesLongMessages(t *testing.T) {
+	r := newRig(t)
+	const lease = 6 * time.Second
+	r.tune = func(c *host.Config) { c.LeaseTTL = lease }
+	began := make(chan struct{}, 10)
+	h := r.startWith(r.native("w", func(ctx context.Context, m *engine.Message, _ engine.State) ([]engine.Output, error) {
+		began <- struct{}{}
+		select {
+		case <-time.After(lease): // longer than a lease that is not renewed is trusted
+			return text(string(m.Data)), nil
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}))
+	r.publish("work.w", "long")
+	<-began
+	r.stop(h)
+	r.wantOutputs("out.w", "long")
+	if len(began) > 0 {
+		t.Errorf("the message was handled %d times", 1+len(began))
+	}
 }
 
 // TestDrainHandsWorkersOver drains one of two hosts, which then goes on living for a while, as

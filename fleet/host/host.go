@@ -87,15 +87,16 @@ type Host struct {
 	broken    map[string]error // records that cannot be read
 	slots     map[string]*slot
 	recovery  recovery
-	began     time.Time // when recovery began
-	fault     error     // why recovery failed as a whole
-	tallies   map[tally]*Counts
-	lettered  map[string]int  // dead letters that this host has stored, by subject
-	listeners []chan struct{} // closed at the next change
+	began     time.Time                          // when recovery began
+	fault     error                              // why recovery failed as a whole
+	tallies   map[string]map[codeVersion]*Counts // by the id of the worker
+	lettered  map[string]int                     // dead letters that this host has stored, by subject
+	listeners []chan struct{}                    // closed at the next change
 
 	running  sync.WaitGroup // runners and their watches
 	draining atomic.Bool
-	left     bool // this host has given up its membership; only the goroutine of serve uses it
+	lost     atomic.Bool // a stream of the hosts is gone: the session has to start over
+	left     bool        // this host has given up its membership; only the goroutine of serve uses it
 }
 
 // recovery is the progress of the first recovery.
@@ -134,9 +135,8 @@ func New(js jetstream.JetStream, cfg Config) (*Host, error) {
 		fetcher:  cfg.Fetcher,
 		wake:     fsm.NewWake(),
 		known:    make(map[string]*Record),
-		broken:   make(map[string]error),
 		slots:    make(map[string]*slot),
-		tallies:  make(map[tally]*Counts),
+		tallies:  make(map[string]map[codeVersion]*Counts),
 		lettered: make(map[string]int),
 		recovery: recoveryRuns,
 		budget:   newBudget(&cfg),

@@ -120,6 +120,33 @@ func TestLife(t *testing.T) {
 	}
 }
 
+// A worker that is made under the id of another one has counts of its own, and counts of versions that
+// a worker cannot go back to are forgotten.
+func TestCountsBelongToAWorker(t *testing.T) {
+	r := newRig(t)
+	h := r.start("a")
+	spec := host.Spec{ID: "w", Topic: "work.w", OutputTopic: "out.w", Code: prefix("")}
+	counts := func(want ...host.Tally) {
+		t.Helper()
+		r.eventually(fmt.Sprintf("the counts are %+v", want), func() bool { return slices.Equal(h.Tallies(), want) })
+	}
+	create(t, h, spec)
+	r.publish("work.w", "1")
+	counts(host.Tally{Worker: "w", Generation: 1, Succeeded: 1})
+	must(t, h.Delete(t.Context(), "w"))
+	counts()
+	spec.Tenant = "other"
+	create(t, h, spec)
+	counts(host.Tally{Worker: "w", Generation: 1})
+	for i := range host.MaxHistory + 1 {
+		must(t, h.LoadCodeFromContent(t.Context(), "w", prefix(fmt.Sprint(i))))
+	}
+	r.eventually("the oldest versions are forgotten", func() bool {
+		rows := h.Tallies()
+		return len(rows) > 0 && len(rows) <= host.MaxHistory && rows[0].Generation > 1
+	})
+}
+
 func TestCreateFails(t *testing.T) {
 	r := newRig(t)
 	h := r.start("a")

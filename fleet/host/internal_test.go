@@ -135,14 +135,14 @@ func FuzzPatterns(f *testing.F) {
 func TestTheLogKeepsTheTenant(t *testing.T) {
 	decision := deadLetterDecision{Worker: "w", Tenant: "a"}
 	stored, err := json.Marshal(entry{
-		Known:   &known{DeadLetters: map[uint64]deadLetterDecision{1: decision}},
+		Known:   &known{Tries: map[uint64]tries{1: {Letter: &decision}}},
 		Outputs: []*output{{Worker: "w", Tenant: "a"}},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	var e entry
-	if err := json.Unmarshal(stored, &e); err != nil || e.Known == nil || e.Known.DeadLetters[1] != decision || e.Outputs[0].Tenant != "a" {
+	if err := json.Unmarshal(stored, &e); err != nil || e.Known == nil || e.Known.Tries[1].Letter == nil || *e.Known.Tries[1].Letter != decision || e.Outputs[0].Tenant != "a" {
 		t.Errorf("%s: %v", stored, err)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/pleme-io/lifecycle-go/fleet/broker/natserr"
 	"github.com/pleme-io/lifecycle-go/fleet/internal/lanes"
 )
 
@@ -25,7 +26,27 @@ import (
 type slotLog struct{ chain }
 
 func (h *Host) slotLog(slot string, fence uint64) *slotLog {
-	return &slotLog{chain{nc: h.nc, stream: h.logs, subject: h.subject("log") + slot, fence: fence}}
+	return &slotLog{chain{
+		nc:      h.nc,
+		stream:  h.logs,
+		subject: h.subject("log") + slot,
+		fence:   fence,
+		blocked: func(err error) { h.writeBlocked(slot, err) },
+	}}
+}
+
+// writeBlocked says that a slot cannot write what its messages have caused, and with nil that it can
+// again. When the stream is gone, the session starts over and makes it anew.
+func (h *Host) writeBlocked(slot string, err error) {
+	if err == nil {
+		h.log.Info("hosted worker: it goes on, because its effects can be written again", "slot", slot)
+		return
+	}
+	h.log.Error("hosted worker: it waits, because its effects cannot be written", "slot", slot, "error", natserr.Plain(err))
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		h.lost.Store(true)
+		h.wake.Notify()
+	}
 }
 
 // headerParts is on each message of an entry: how many messages the entry has.
@@ -50,19 +71,21 @@ type entry struct {
 type known struct {
 	Source string         `json:"source"` // the stream with the messages, and when it was made
 	Done   lanes.Progress `json:"done"`   // messages that were answered
-	// Tries and DeadLetters are of messages that were not answered, by sequence.
-	Tries       map[uint64]tries              `json:"tries,omitempty"`
-	DeadLetters map[uint64]deadLetterDecision `json:"deadLetters,omitempty"`
-	Next        uint64                        `json:"next"` // number of the first output of this entry
-	Sent        lanes.Progress                `json:"sent"` // outputs that were published, or stored as letters
+	// Tries are of messages that were not answered, by sequence.
+	Tries map[uint64]tries `json:"tries,omitempty"`
+	Next  uint64           `json:"next"` // number of the first output of this entry
+	Sent  lanes.Progress   `json:"sent"` // outputs that were published, or stored as letters
 }
 
-// tries counts the deliveries of a message so far.
+// tries is what is known of a message that was not answered: its deliveries so far, and what was
+// decided.
 type tries struct {
 	Begun  int `json:"begun"`  // deliveries for which a handler was called, or may have been
 	Failed int `json:"failed"` // deliveries that are known to have failed
 	// CanaryFailed says that a canary failed the message, which does not count.
 	CanaryFailed bool `json:"canaryFailed,omitempty"`
+	// Letter is the decision to make it a dead letter.
+	Letter *deadLetterDecision `json:"letter,omitempty"`
 }
 
 // deadLetterDecision is the decision that a message becomes a dead letter. It is written
@@ -186,7 +209,7 @@ func (l *slotLog) append(ctx context.Context, e *entry) error {
 		msgs[i].Data = data[min(i*size, len(data)):min((i+1)*size, len(data))]
 		msgs[i].Header.Set(headerParts, strconv.Itoa(parts))
 	}
-	if err := l.chain.append(ctx, msgs[0], msgs...); err != nil {
+	if err := l.chain.append(ctx, msgs...); err != nil {
 		return fmt.Errorf("write the log: %w", err)
 	}
 	e.first, e.last = l.last-uint64(parts)+1, l.last

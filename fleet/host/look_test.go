@@ -212,7 +212,7 @@ def handle(message):
 		if tr.Err != nil || len(tr.Outputs) != 2 || tr.Outputs[0].Topic != "out.w" || string(tr.Outputs[0].Data) != tc.want || tr.Outputs[1].Topic != "out.other" || tr.Outputs[1].Header["K"][0] != "v" {
 			t.Errorf("%s: %+v", what, tr)
 		}
-		if len(tr.Changes) != 2 || !tr.Changes[0].Deleted || tr.Changes[1].Key != "n" || string(tr.Changes[1].Data) != tc.want {
+		if len(tr.Changes) != 2 || tr.Changes[0].Key != "n" || string(tr.Changes[0].Data) != tc.want || !tr.Changes[1].Deleted {
 			t.Errorf("%s changes %+v", what, tr.Changes)
 		}
 		if !slices.Equal(tr.Lines, []string{"loaded", `work.w ["y"] 1`}) || tr.Took <= 0 {

@@ -51,45 +51,44 @@ type partition struct {
 // step is what one step of a message has caused: its effects, and what was decided about it. It
 // is committed as a whole.
 type step struct {
-	seq        uint64 // of the message
-	done       bool   // the message was answered
-	tries      *tries
-	deadLetter *deadLetterDecision
-	writes     []stateWrite
-	outputs    []*output
-	size       int
-	then       func(error) // called once the outcome is known
+	seq     uint64 // of the message
+	done    bool   // the message was answered
+	tries   *tries
+	writes  []stateWrite
+	outputs []*output
+	size    int
+	then    func(error) // called once the outcome is known
 }
 
-// attach makes the step belong to the delivery, and returns it. A timer keeps its own
-// record, which is removed with the effects that end its message.
+// attach makes a step belong to the delivery, and returns it.
 func (d *delivery) attach(e *step) *step {
 	e.seq = d.seq
-	if d.timer == nil {
-		return e
+	if d.timer != nil {
+		d.carry(e)
 	}
-	if e.done { // the handler may have set the timer again, behind its removal
-		e.writes = append([]stateWrite{d.timer.removal()}, e.writes...)
-		return e
-	}
-	next := *d.timer
-	if e.tries != nil {
-		next.Tries = *e.tries
-	}
-	if e.deadLetter != nil {
-		next.DeadLetter = e.deadLetter
-	}
-	e.tries, e.deadLetter = nil, nil
-	w := next.write(d.data)
-	e.size += len(w.Data)
-	e.writes, d.timer = append(e.writes, w), &next
 	return e
 }
 
+// carry has the step of a timer change the record of the timer, where a message has its tries in
+// the log: the answer removes the record, and anything else writes it again.
+func (d *delivery) carry(e *step) {
+	if e.done { // the handler may have set the timer again, behind its removal
+		e.writes = append([]stateWrite{d.timer.removal()}, e.writes...)
+		return
+	}
+	next := *d.timer
+	if e.tries != nil {
+		next.Tries, e.tries = *e.tries, nil
+	}
+	w := next.write(d.data)
+	e.size += len(w.Data)
+	e.writes, d.timer = append(e.writes, w), &next
+}
+
 // claim takes a slot for this host. source names the stream of its messages, and when that
-// stream was made. failed is called when the slot is lost.
+// stream was made. members are the workers that run. failed is called when the slot is lost.
 func (h *Host) claim(
-	ctx context.Context, slot, source string, memory *account, failed func(error),
+	ctx context.Context, slot, source string, members []*Record, memory *account, failed func(error),
 ) (*partition, error) {
 	fence, err := h.states.claim(ctx, slot, h.cfg.HostID)
 	if err != nil {
@@ -115,8 +114,9 @@ func (h *Host) claim(
 	p.fence = p.log.fence
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	p.cache = newStateCache(h.states, slot, fence)
-	p.timers = newTimers(h.states, slot)
+	p.timers = newTimers(h.states, slot, members)
 	p.cache.memory = memory
+	p.cache.chain.blocked = p.log.blocked
 	p.relay = newRelay(h, memory, p.sent, p.holds)
 	if err := p.replay(ctx, source); err != nil {
 		p.cancel()
@@ -172,7 +172,7 @@ func (p *partition) replay(ctx context.Context, source string) error {
 		return err
 	}
 	if k.Source != source {
-		k.Source, k.Done, k.Tries, k.DeadLetters = source, lanes.Progress{}, nil, nil
+		k.Source, k.Done, k.Tries = source, lanes.Progress{}, nil
 	}
 	p.known = k.clone()
 	p.unsaved = len(p.entries) > 1
@@ -217,18 +217,14 @@ func (p *partition) isDone(seq uint64) bool {
 	return p.known.Done.Has(seq)
 }
 
-// earlierTries returns how often a message was tried, and the decision to make it a dead letter.
-func (p *partition) earlierTries(seq uint64) (was tries, given *deadLetterDecision) {
+// earlierTries returns what earlier deliveries of a message have come to.
+func (p *partition) earlierTries(seq uint64) tries {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	was, ok := p.known.Tries[seq]
-	if !ok {
-		was = tries{Begun: 1}
+	if was, ok := p.known.Tries[seq]; ok {
+		return was
 	}
-	if d, ok := p.known.DeadLetters[seq]; ok {
-		given = &d
-	}
-	return was, given
+	return tries{Begun: 1}
 }
 
 // stage takes the effects of a step. It has e.then called with nil once they are committed, or
@@ -267,9 +263,8 @@ func (p *partition) stage(e *step) {
 // hasNoEffectLocked reports whether the effects say only that a message is done.
 func (p *partition) hasNoEffectLocked(e *step) bool {
 	_, tried := p.known.Tries[e.seq]
-	_, given := p.known.DeadLetters[e.seq]
 	pending := p.committing || len(p.staged) > 0
-	return e.done && !tried && !given && !pending && len(e.writes)+len(e.outputs) == 0
+	return e.done && !tried && !pending && len(e.writes)+len(e.outputs) == 0
 }
 
 // commit stages effects and waits for the outcome.
@@ -316,9 +311,8 @@ func (p *partition) sent(o *output) {
 // clone returns a copy that shares nothing with k.
 func (k known) clone() known {
 	k.Done, k.Sent = k.Done.Clone(), k.Sent.Clone()
-	c := k
-	c.Tries, c.DeadLetters = make(map[uint64]tries, len(k.Tries)), make(map[uint64]deadLetterDecision, len(k.DeadLetters))
-	maps.Copy(c.Tries, k.Tries)
-	maps.Copy(c.DeadLetters, k.DeadLetters)
-	return c
+	was := k.Tries
+	k.Tries = make(map[uint64]tries, len(was))
+	maps.Copy(k.Tries, was)
+	return k
 }

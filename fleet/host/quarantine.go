@@ -3,7 +3,6 @@ package host
 import (
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
@@ -11,63 +10,57 @@ import (
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
-// quarantine blocks the loading of code that made the engine panic or not return, or that
-// ended its process. It ends with a new version, and when an operator starts the worker or
-// asks for a recovery.
-type quarantine struct {
+// trouble is code that failed on this host. It is tried again after a wait, which an operator ends by
+// starting the worker or by a recovery. It is over with another version, and when the worker stops.
+// The slot's mutex guards it.
+type trouble struct {
 	code     codeVersion
-	revision uint64 // the record's, at the last load
-	asked    uint64 // the slot's, at the last load
-	failures int
-	ran      bool // the code was loaded, and messages ended its process
-	until    time.Time
 	err      error
+	failures int // how often it made the engine panic or not return, or ended its process
+	until    time.Time
+	noted    bool // the record was Failed since
 }
 
-// quarantines says how long a quarantine lasts: each further one of the same code lasts twice
-// as long.
+// quarantines says how long code waits that made the engine panic or not return, or that ended its
+// process: each further time twice as long. Other code waits retryLoad.
 var quarantines = worker.Backoff{Min: retryLoad, Max: 10 * time.Minute, Jitter: worker.NoJitter}
 
-// covers reports whether q is for the code of rec and no operator has asked for another try
-// since.
-func (q *quarantine) covers(rec *Record, asked uint64) bool {
-	untouched := q != nil && (rec.State == StateFailed || rec.revision == q.revision)
-	return untouched && q.code == rec.codeVersion() && q.asked == asked
+// codeFailed takes the code of a record out of service: it could not be loaded, or its messages have
+// ended its process too often.
+func (s *slot) codeFailed(rec *Record, err error) {
+	s.host.counts(rec).LoadsFailed.Add(1)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	w := s.workerLocked(rec.ID)
+	if w.trouble == nil || w.trouble.code != rec.codeVersion() {
+		w.trouble = &trouble{code: rec.codeVersion()}
+	}
+	t, wait := w.trouble, retryLoad
+	if hasType[*engine.KilledError](err) || hasType[*call.PanicError](err) || hasType[*call.AbandonedError](err) {
+		t.failures++
+		wait = quarantines.After(t.failures)
+	}
+	t.err, t.until, t.noted = err, time.Now().Add(wait), false
 }
 
-// reason returns the error of the last load while a record's code is in quarantine, and nil
-// otherwise.
-func (q *quarantine) reason(rec *Record, asked uint64) error {
-	if q.covers(rec, asked) && time.Now().Before(q.until) {
-		return q.err
+// troubleOf reports whether the code of a record has failed here, and why while it may not be tried
+// again.
+func (s *slot) troubleOf(rec *Record) (failed bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := s.workerLocked(rec.ID).trouble
+	if t == nil || t.code != rec.codeVersion() {
+		return false, nil
 	}
-	return nil
-}
-
-// hasLoaded records the outcome of a load. It puts the code into quarantine when the engine
-// panicked or did not return, or when the code ended its process.
-func (s *slot) hasLoaded(rec *Record, asked uint64, err error) {
-	w := s.worker(rec.ID)
-	q := w.quarantine
-	if err != nil {
-		s.host.counts(rec).LoadsFailed.Add(1)
+	if rec.State == StateFailed {
+		t.noted = true
+	} else if t.noted { // an operator has started it
+		t.until = time.Time{}
 	}
-	killed, wasKilled := errors.AsType[*engine.KilledError](err)
-	if !wasKilled && !hasType[*call.PanicError](err) && !hasType[*call.AbandonedError](err) {
-		if q != nil && !q.ran { // what messages do to the code shows only later
-			w.quarantine = nil
-		}
-		return
+	if time.Now().Before(t.until) {
+		err = t.err
 	}
-	repeated := q.covers(rec, asked) || q != nil && q.ran && q.code == rec.codeVersion() && q.asked == asked
-	if !repeated {
-		q = &quarantine{code: rec.codeVersion()}
-		w.quarantine = q
-	}
-	q.failures++
-	q.ran = wasKilled && killed.During == "message"
-	q.revision, q.asked, q.err = rec.revision, asked, err
-	q.until = time.Now().Add(quarantines.After(q.failures))
+	return true, err
 }
 
 // hasType reports whether err wraps an error of type E.
@@ -76,32 +69,15 @@ func hasType[E error](err error) bool {
 	return is
 }
 
-// kills counts the messages that ended the process of a program's code.
-type kills struct {
-	mu       sync.Mutex // guards everything below
-	messages map[string]struct{}
-}
-
-// add counts a message once, and returns how many there are.
-func (k *kills) add(message string) int {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.messages == nil {
-		k.messages = make(map[string]struct{})
-	}
-	k.messages[message] = struct{}{}
-	return len(k.messages)
-}
-
-// countKill counts a message that has ended the process of its worker's code. The worker is
-// put into quarantine when there were too many.
+// countKill counts a message that has ended the process of its worker's code, at its first attempt. The
+// code is taken out of service when there were too many.
 func (r *runner) countKill(a *attempt, err error) {
 	killed, is := errors.AsType[*engine.KilledError](err)
-	if !is {
+	if !is || a.tries.Failed > 0 {
 		return
 	}
 	m := a.member
-	if n := m.kills.add(a.name()); n >= r.host.cfg.MaxKills {
+	if n := m.kills.Add(1); n >= int64(r.host.cfg.MaxKills) {
 		err := fmt.Errorf("%d messages ended the process of the code, the last one: %w", n, m.redactor.err(killed))
 		r.slot.codeFailed(m.record, err)
 		r.halt()

@@ -326,9 +326,6 @@ func (s *records) update(
 		if err != nil || !ok {
 			return r, err
 		}
-		if !s.table.IsValidTransition(from, r.State) {
-			return nil, s.refused(id, from, r.State)
-		}
 		by.At = time.Now().UTC()
 		r.Changed = by
 		var revision uint64
@@ -351,6 +348,9 @@ func (s *records) update(
 		if errors.Is(err, workflow.ErrEntityNotFound) {
 			return nil, fmt.Errorf("worker %s: %w", id, ErrNotFound)
 		}
+		if hasType[*fsm.TransitionError](err) { // its text names the worker
+			return nil, err
+		}
 		if !errors.Is(err, workflow.ErrRevisionMismatch) { // after a mismatch, call change with the newer record
 			return nil, fmt.Errorf("worker %s: write record: %w", id, err)
 		}
@@ -358,15 +358,6 @@ func (s *records) update(
 			return nil, err
 		}
 	}
-}
-
-// refused returns the error of a change of state that the table does not allow.
-func (s *records) refused(id string, from, to State) error {
-	allowed := make([]string, 0, 4)
-	for _, p := range s.table[from] {
-		allowed = append(allowed, string(p))
-	}
-	return &fsm.TransitionError{Kind: Kind, Name: id, From: string(from), To: string(to), Allowed: allowed}
 }
 
 // remove removes a record if it has not changed since it was read. Otherwise the

@@ -49,7 +49,7 @@ type relay struct {
 
 	mu      sync.Mutex         // guards everything below
 	targets map[string]*target // by topic, of outputs that may have been published
-	oldest  time.Time          // when the first output was committed that may have been published
+	oldest  time.Time          // when the first output was committed that waits and may have been published
 }
 
 // Bounds of a relay.
@@ -79,11 +79,11 @@ func newRelay(h *Host, memory *account, sent func(*output), holds func(context.C
 
 // add publishes an output after the others of its key. It does not wait.
 func (r *relay) add(o *output) {
+	o.hold(r.memory)
+	r.begin()
 	if o.maybeSent { // it comes from the replay of the log
 		r.mayBeSent(o)
 	}
-	o.hold(r.memory)
-	r.begin()
 	if r.queue.Add(o.Key, o, 0) != nil {
 		r.waiting.Add(-1) // the relay has ended; the log keeps the output
 	}
@@ -97,9 +97,7 @@ func (r *relay) mayBeSent(o *output) {
 	o.maybeSent = true
 	if r.oldest.IsZero() || o.since.Before(r.oldest) {
 		r.oldest = o.since
-		for _, to := range r.targets {
-			to.ids = nil
-		}
+		clear(r.targets)
 	}
 }
 
@@ -139,7 +137,8 @@ func (r *relay) begin() {
 	call.Go("relay", func() error { run.Run(ctx, r.queue); return nil }, func(error) { r.workers.Done() })
 }
 
-// done notes that an output was sent. The workers end with the last one.
+// done notes that an output was sent. The workers end with the last one, and what was read for it is
+// forgotten.
 func (r *relay) done(t *lanes.Task[*output]) {
 	r.sent(t.Value)
 	r.memory.add(-t.Value.held)
@@ -148,6 +147,10 @@ func (r *relay) done(t *lanes.Task[*output]) {
 	if r.waiting.Add(-1) == 0 && r.endWorkers != nil {
 		r.endWorkers()
 		r.endWorkers = nil
+		r.mu.Lock()
+		r.oldest = time.Time{}
+		clear(r.targets)
+		r.mu.Unlock()
 	}
 	r.outputSent.Notify()
 }
@@ -252,8 +255,9 @@ func (h *Host) storeOutput(ctx context.Context, o *output, why error) error {
 // target is the stream of a topic, and what the relay has read in it.
 type target struct {
 	stream jetstream.Stream
-	ids    map[string]bool // of its messages since the relay's oldest output; nil when they were not read
-	readAt time.Time       // when the ids were read
+	ids    map[string]bool // of its messages since the relay's oldest output, as far as they were read
+	next   uint64          // sequence behind the last message that was read; 0 for none
+	readAt time.Time       // when the newest reading began that came to the end
 }
 
 // isPublished reports whether the stream of an output's topic has the output already. It
@@ -273,12 +277,11 @@ func (r *relay) isPublished(ctx context.Context, o *output) (bool, error) {
 	if r.host.states.now(ctx).Sub(o.since) < half {
 		return false, nil
 	}
-	if now := time.Now(); to.ids == nil || now.Sub(to.readAt) >= half {
-		to.readAt = now
-		if to.ids, err = messageIDs(ctx, to.stream, o.Topic, r.oldest.Add(-time.Minute)); err != nil {
-			to.ids = nil
+	if now := time.Now(); now.Sub(to.readAt) >= half {
+		if err := to.read(ctx, o.Topic, r.oldest.Add(-time.Minute)); err != nil {
 			return false, fmt.Errorf("look for an output in %s: %w", o.Topic, err)
 		}
+		to.readAt = now
 	}
 	return to.ids[o.id], nil
 }
@@ -299,39 +302,40 @@ func (r *relay) targetLocked(ctx context.Context, topic string) (*target, error)
 	if err != nil {
 		return nil, err
 	}
-	r.targets[topic] = &target{stream: stream}
+	r.targets[topic] = &target{stream: stream, ids: make(map[string]bool)}
 	return r.targets[topic], nil
 }
 
-// messageIDs returns the ids of the messages on a subject since a time.
-func messageIDs(
-	ctx context.Context, stream jetstream.Stream, subject string, since time.Time,
-) (map[string]bool, error) {
-	ids := make(map[string]bool)
-	by := jetstream.ConsumerConfig{FilterSubject: subject, OptStartTime: &since, HeadersOnly: true}
-	err := replay.Each(ctx, stream, by, math.MaxInt, func(m jetstream.Msg, _ *jetstream.MsgMetadata) (bool, error) {
-		ids[m.Headers().Get(jetstream.MsgIDHeader)] = true
+// read reads the ids of the messages on a subject since a time. After an error, and in a later
+// reading, it goes on behind the last message.
+func (to *target) read(ctx context.Context, subject string, since time.Time) error {
+	by := jetstream.ConsumerConfig{FilterSubject: subject, OptStartTime: &since, OptStartSeq: to.next, HeadersOnly: true}
+	each := func(m jetstream.Msg, meta *jetstream.MsgMetadata) (bool, error) {
+		to.ids[m.Headers().Get(jetstream.MsgIDHeader)] = true
+		to.next = meta.Sequence.Stream + 1
 		return true, nil
-	})
-	if natserr.Code(err) != 0 {
-		return ids, nil // a work queue allows no such reader; its duplicate window has to suffice
 	}
-	return ids, err
+	err := replay.Each(ctx, to.stream, by, math.MaxInt, each)
+	if natserr.Code(err) != 0 {
+		return nil // a work queue allows no such reader; its duplicate window has to suffice
+	}
+	return err
 }
 
 var errReserved = errors.New("the topics of the server and of the hosts themselves are not for workers")
 
-// mayRead returns an error for a stream that hosts have made: it has the records, the code and
-// the messages of all tenants. A topic with wildcards is judged by the stream that has it.
-func (h *Host) mayRead(ctx context.Context, stream string) error {
-	s, err := h.js.Stream(ctx, stream)
+// streamOf returns the stream of a worker's topic. It returns an error for a stream that hosts have made:
+// it has the records, the code and the messages of all tenants. A topic with wildcards is judged by the
+// stream that has it.
+func (h *Host) streamOf(ctx context.Context, name string) (jetstream.Stream, error) {
+	s, err := h.js.Stream(ctx, name)
+	if err == nil && s.CachedInfo().Config.Metadata[hostMark] != "" {
+		err = errReserved
+	}
 	if err != nil {
-		return err
+		return nil, fmt.Errorf("stream %s: %w", name, err)
 	}
-	if s.CachedInfo().Config.Metadata[hostMark] != "" {
-		return errReserved
-	}
-	return nil
+	return s, nil
 }
 
 // reserved reports whether messages on a topic act upon the server or upon hosts, of this fleet

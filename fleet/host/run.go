@@ -72,8 +72,7 @@ const (
 // many (BenchmarkIsolation of bench/host). A slow worker gains nothing.
 func (r *runner) lookAhead(t *task, a *attempt) {
 	p, ok := a.member.program.(engine.Forerunner)
-	members := *r.members.Load()
-	if !ok || a.member.slow.Load() || len(members) > 1 {
+	if !ok || a.member.slow.Load() || len(r.members) > 1 {
 		return
 	}
 	p.Ahead(func() (messages []*engine.Message) {
@@ -95,11 +94,11 @@ func (r *runner) isFirstAttempt(d *delivery, m *member) bool {
 	if d.maybeHandled || d.redriven || d.timer != nil || r.partition.isDone(d.seq) {
 		return false
 	}
-	was, given := r.partition.earlierTries(d.seq)
-	if given != nil || was.Failed > 0 || was.CanaryFailed || !matches(m.record.Topic, d.topic) {
+	was := r.partition.earlierTries(d.seq)
+	if was.Letter != nil || was.Failed > 0 || was.CanaryFailed || !matches(m.record.Topic, d.topic) {
 		return false
 	}
-	return (*r.members.Load())[0].versionFor(d, was).program == m.program
+	return r.members[0].versionFor(d, was).program == m.program
 }
 
 // effects returns the effects of a handler, or an error when the server could never store them.
@@ -205,19 +204,20 @@ func (r *runner) note(a *attempt, e *step) error {
 // letter is written: a host that finds it calls no handler.
 func (r *runner) giveUp(t *task, a *attempt, attempts int, why error) {
 	rec := a.member.record
-	decision := deadLetterDecision{
+	noted := a.tries
+	noted.Letter = &deadLetterDecision{
 		Worker:   rec.ID,
 		Tenant:   rec.Tenant,
 		Digest:   rec.Digest,
 		Attempts: attempts,
 		Reason:   text.Clip(why.Error(), maxReason),
 	}
-	if err := r.note(a, &step{deadLetter: &decision}); err != nil {
+	if err := r.note(a, &step{tries: &noted}); err != nil {
 		r.retryLater(t, a.delivery, r.host.cfg.RetryBase)
 		return
 	}
 	a.member.counts.Failed.Add(1)
-	line := fmt.Sprintf("message %s is a dead letter after attempt %d: %s", a.id, attempts, decision.Reason)
+	line := fmt.Sprintf("message %s is a dead letter after attempt %d: %s", a.id, attempts, noted.Letter.Reason)
 	r.host.lines.add(rec, true, line)
-	r.storeDeadLetter(t, a.delivery, a.member.counts, decision)
+	r.storeDeadLetter(t, a.delivery, a.member.counts, *noted.Letter)
 }

@@ -3,7 +3,6 @@ package host
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math"
 	"strconv"
 	"sync"
@@ -19,14 +18,13 @@ import (
 
 // runner takes messages from a slot's consumer and gives them to programs, one at a time: in
 // order within a key, and in turn among keys. One goroutine feeds its queue, another one
-// handles the messages.
+// handles the messages. Its members never change: for others the slot starts a new runner.
 type runner struct {
 	slot      *slot
 	host      *Host
 	consumer  jetstream.Consumer
 	partition *partition
-	members   atomic.Pointer[[]*member]
-	handling  chan struct{} // of size 1; held to handle a message and to change members
+	members   []*member
 	queue     *lanes.Queue[*delivery]
 	pull      *pull.Puller
 	refilling sync.Mutex // held by refill
@@ -69,19 +67,19 @@ func (s *slot) start(ctx context.Context, members []*member) (*runner, error) {
 	for _, m := range members {
 		records = append(records, m.record)
 	}
-	consumer, err := s.host.consumer(ctx, records[0], topics(records), true)
+	stream, err := s.host.streamOf(ctx, records[0].Stream) // Create has looked; the record may have been forged since
 	if err != nil {
 		return nil, err
 	}
-	stream, err := s.host.js.Stream(ctx, records[0].Stream)
+	consumer, err := s.host.consumer(ctx, records[0], topics(records), true)
 	if err != nil {
-		return nil, fmt.Errorf("stream %s: %w", records[0].Stream, err)
+		return nil, err
 	}
 	r := &runner{
 		slot:      s,
 		host:      s.host,
 		consumer:  consumer,
-		handling:  make(chan struct{}, 1),
+		members:   members,
 		queue:     lanes.New[*delivery](),
 		reached:   consumer.CachedInfo().Delivered.Stream,
 		inHand:    make(map[uint64]*delivery),
@@ -89,12 +87,11 @@ func (s *slot) start(ctx context.Context, members []*member) (*runner, error) {
 		ended:     make(chan struct{}),
 		abandoned: make(chan struct{}),
 	}
-	r.members.Store(&members)
 	r.ctx, r.cancel = context.WithCancelCause(context.Background())
 	r.taking, r.stopTaking = context.WithCancel(r.ctx)
 	source := sourceOf(records[0].Stream, stream.CachedInfo().Created)
 	memory := s.host.open(records[0], s.name)
-	r.partition, err = s.host.claim(ctx, s.name, source, memory, func(error) { r.halt() })
+	r.partition, err = s.host.claim(ctx, s.name, source, records, memory, func(error) { r.halt() })
 	if err != nil {
 		memory.close()
 		r.cancel(nil)
@@ -134,9 +131,7 @@ func (r *runner) handleAll() error {
 		if err != nil {
 			return nil //nolint:nilerr // the runner halts
 		}
-		r.handling <- struct{}{}
 		r.handleOne(t)
-		<-r.handling
 		if r.isAbandoned() {
 			return nil
 		}
@@ -153,8 +148,8 @@ func (r *runner) end(err error) {
 		r.finish(err)
 	})
 	if !inTime {
-		// The slot has loaded new programs; only this runner still used these.
-		for _, m := range withCanaries(*r.members.Load()) {
+		// The slot does not use these programs any more.
+		for _, m := range withCanaries(r.members) {
 			r.host.closeProgram(m.record.ID, m.program)
 		}
 	}
@@ -194,21 +189,6 @@ func isClosed(c <-chan struct{}) bool {
 	default:
 		return false
 	}
-}
-
-// swap changes the members between two messages. It returns false when the runner has ended
-// or was abandoned.
-func (r *runner) swap(next []*member) bool {
-	select {
-	case r.handling <- struct{}{}:
-		r.members.Store(&next)
-		<-r.handling
-		r.partition.timers.workersChanged()
-		return true
-	case <-r.ended:
-	case <-r.abandoned:
-	}
-	return false
 }
 
 // stop ends the runner after the message that it handles. When ctx ends first, stop cancels

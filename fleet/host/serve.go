@@ -28,14 +28,20 @@ func (h *Host) serve(ctx context.Context) error {
 	h.mu.Unlock()
 	sweeping, stopSweeps := context.WithCancel(work)
 	h.running.Add(1)
-	call.Go("sweeps of hosted workers", func() error { return h.sweeps(sweeping) }, func(error) { h.running.Done() })
+	call.Go("sweeps of hosted workers", func() error { return h.sweeps(sweeping) }, func(err error) {
+		if err != nil {
+			h.log.Error("hosted workers: the sweeps of this host have ended by themselves", "error", err)
+		}
+		h.running.Done()
+	})
 	questions, err := h.answerQuestions()
 	if err != nil {
 		h.log.Warn("hosts: this host answers no questions about its workers", "host", h.cfg.HostID, "error", err)
 	} else {
 		defer func() { _ = questions.Unsubscribe() }() // fails when the connection is closed
 	}
-	for lastLogged := ""; ; {
+	lastLogged := ""
+	for {
 		began := time.Now()
 		if err = h.session(ctx, work); ctx.Err() != nil {
 			break
@@ -43,10 +49,8 @@ func (h *Host) serve(ctx context.Context) error {
 		if time.Since(began) > time.Minute { // it worked
 			lastLogged = ""
 		}
-		if err = natserr.Plain(err); err == nil || err.Error() != lastLogged {
+		if err = natserr.Plain(err); err.Error() != lastLogged {
 			h.log.Warn("hosts: start over", "host", h.cfg.HostID, "error", err)
-		}
-		if err != nil {
 			lastLogged = err.Error()
 		}
 		h.checkRecoveryTime(err)
@@ -95,7 +99,9 @@ func (h *Host) checkRecoveryTime(err error) {
 	}
 }
 
-// session follows the records and the members until one of the watches breaks.
+// session follows the records and the members until one of the watches breaks. When ctx ends it
+// drains this host, and goes on renewing the lease until the last slot has ended: then it returns
+// nil. Before it has read the records and the members it has no slot, and returns at once.
 func (h *Host) session(ctx, work context.Context) error {
 	attempt, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -107,33 +113,44 @@ func (h *Host) session(ctx, work context.Context) error {
 			return fmt.Errorf("announce this host: %w", err)
 		}
 	}
-	hosts, err := h.members.kv.WatchAll(ctx)
+	hosts, err := h.members.kv.WatchAll(work)
 	if err != nil {
 		return fmt.Errorf("watch the hosts: %w", err)
 	}
 	defer func() { _ = hosts.Stop() }()
-	recs, err := h.records.kv.WatchAll(ctx)
+	recs, err := h.records.kv.WatchAll(work)
 	if err != nil {
 		return fmt.Errorf("watch the workers: %w", err)
 	}
 	defer func() { _ = recs.Stop() }()
 	beat := time.NewTicker(h.cfg.LeaseTTL / 3)
 	defer beat.Stop()
-	var assignFrom time.Time          // when the slots may be assigned again
-	var assignLater <-chan time.Time  // set while an assignment waits until assignFrom
-	known := make(map[string]*Record) // new for each session, so that removed records do not stay
-	for hostsRead, recordsRead := false, false; ; {
+	var assignFrom time.Time         // when the slots may be assigned again
+	var assignLater <-chan time.Time // set while an assignment waits until assignFrom
+	// These are new for each session, so that removed records do not stay.
+	known, broken := make(map[string]*Record), make(map[string]error)
+	hostsRead, recordsRead := false, false
+	stopping := ctx.Done()
+	for {
 		select {
-		case <-ctx.Done():
-			return nil
+		case <-stopping:
+			if h.left || !hostsRead || !recordsRead {
+				return nil
+			}
+			stopping = nil
+			h.draining.Store(true)
+			h.wake.Notify()
 		case <-beat.C:
 			if h.left {
 				continue
 			}
-			if err := h.beat(ctx); err != nil {
+			if err := h.beat(work); err != nil {
 				return err // the watches are of the old store
 			}
 		case <-h.wake:
+			if h.lost.Swap(false) {
+				return errReplaced // the next one makes its streams anew
+			}
 		case <-assignLater:
 			assignLater = nil
 		case entry, ok := <-hosts.Updates():
@@ -152,10 +169,13 @@ func (h *Host) session(ctx, work context.Context) error {
 			if entry == nil {
 				recordsRead = true
 				h.mu.Lock()
-				h.known = known
+				h.known, h.broken = known, broken
+				for id := range h.tallies {
+					h.keepCountsLocked(id, known[id])
+				}
 				h.mu.Unlock()
 			} else {
-				h.observe(entry, known)
+				h.observe(entry, known, broken)
 			}
 		}
 		isUpToDate := hostsRead && recordsRead && len(recs.Updates()) == 0
@@ -166,7 +186,10 @@ func (h *Host) session(ctx, work context.Context) error {
 				began := time.Now()
 				h.assign(work)
 				h.recovered()
-				h.handOver(ctx)
+				h.handOver(work)
+				if h.left && ctx.Err() != nil {
+					return nil
+				}
 				assignFrom = nextAssignment(began, time.Now())
 			}
 		}
@@ -196,12 +219,13 @@ func (h *Host) beat(ctx context.Context) error {
 }
 
 // observe notes an entry of the watch of the workers.
-func (h *Host) observe(entry jetstream.KeyValueEntry, known map[string]*Record) {
+func (h *Host) observe(entry jetstream.KeyValueEntry, known map[string]*Record, broken map[string]error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	delete(h.broken, entry.Key())
+	delete(broken, entry.Key())
 	if entry.Operation() != jetstream.KeyValuePut {
 		delete(known, entry.Key())
+		h.keepCountsLocked(entry.Key(), nil)
 		return
 	}
 	r, err := decode(entry)
@@ -210,11 +234,12 @@ func (h *Host) observe(entry jetstream.KeyValueEntry, known map[string]*Record) 
 	}
 	if err != nil {
 		// The worker goes on with its last valid record.
-		h.broken[entry.Key()] = err
+		broken[entry.Key()] = err
 		h.log.Error("hosted worker: its record cannot be read", "error", err)
 		return
 	}
 	known[r.ID] = r
+	h.keepCountsLocked(r.ID, r)
 }
 
 // assign starts or updates each slot that belongs to this host, and ends the slots that do
@@ -223,8 +248,8 @@ func (h *Host) assign(work context.Context) {
 	h.mu.Lock()
 	wanted := h.wantedSlotsLocked()
 	for name, s := range h.slots {
-		if wanted[name] == nil && !isClosed(s.quit) {
-			close(s.quit)
+		if wanted[name] == nil {
+			s.end()
 		}
 		if isClosed(s.gone) { // if the slot is wanted again, the loop below makes a new one
 			delete(h.slots, name)
@@ -237,7 +262,7 @@ func (h *Host) assign(work context.Context) {
 			h.startSlotLocked(work, name, records)
 			continue
 		}
-		if isClosed(s.quit) {
+		if s.ending.Err() != nil {
 			continue // assign makes a new one when it has ended
 		}
 		s.mu.Lock()
@@ -268,7 +293,7 @@ func (h *Host) wantedSlotsLocked() map[string][]*Record {
 
 // startSlotLocked starts a slot.
 func (h *Host) startSlotLocked(work context.Context, name string, records []*Record) {
-	s := newSlot(h, name)
+	s := newSlot(work, h, name)
 	s.records = records
 	h.slots[name] = s
 	call.Go("slot "+name, func() error { s.run(work); return nil }, func(err error) {
@@ -308,9 +333,7 @@ func (h *Host) endSlots() {
 	h.mu.Lock()
 	slots := make([]*slot, 0, len(h.slots))
 	for _, s := range h.slots {
-		if !isClosed(s.quit) {
-			close(s.quit)
-		}
+		s.end()
 		slots = append(slots, s)
 	}
 	h.mu.Unlock()
@@ -323,14 +346,9 @@ func (h *Host) endSlots() {
 	h.changed()
 }
 
-// maxAsking bounds how many slots ask the server at the same time when they start or end. When
-// 10,000 requests wait, the server drops them all. In a long queue a request waits longer than
-// its timeout.
-const maxAsking = 128
-
 // nextAssignment returns when the slots may be assigned again after an assignment. It keeps
 // the assignments of a host with many slots, each of which looks at all of them, below a
-// fifth of a processor.
+// fifth of a processor, or 100 ms apart.
 func nextAssignment(began, ended time.Time) time.Time {
 	return ended.Add(min(4*ended.Sub(began), 100*time.Millisecond))
 }

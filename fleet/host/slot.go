@@ -23,19 +23,22 @@ type slot struct {
 	host *Host
 	name string
 	wake fsm.Wake
-	quit chan struct{}
 	gone chan struct{} // closed when the slot has released everything
+
+	// ending ends when the slot is to end. It ends what the slot has begun, such as a load, and not
+	// the message that its runner handles.
+	ending context.Context
+	end    context.CancelFunc
 
 	turn      atomic.Uint64             // counts messages
 	partition atomic.Pointer[partition] // of the newest runner
 
-	mu       sync.Mutex               // guards the fields from records to failures
+	mu       sync.Mutex               // guards the fields from records to answered
 	records  []*Record                // the wanted members
 	workers  map[string]*workerStatus // by id
 	tried    bool
-	asked    uint64                // number of the newest request to try failed workers again
-	answered uint64                // number of the newest request that the slot has carried out
-	failures map[codeVersion]error // code that turned out to be unable to run; noted by the runner
+	asked    uint64 // number of the newest request to try failed workers again
+	answered uint64 // number of the newest request that the slot has carried out
 
 	// Only the owning goroutine uses the fields below.
 	loaded    []*member
@@ -44,15 +47,12 @@ type slot struct {
 	canaryDue time.Duration // after which a canary may end, 0 for none
 }
 
-// workerStatus is what a slot knows about one of its workers. The slot's mutex guards the
-// first three fields, and the owning goroutine alone uses the others.
+// workerStatus is what a slot knows about one of its workers. The slot's mutex guards it.
 type workerStatus struct {
 	loaded  bool
 	fault   error
 	applied uint64 // revision of the record that was tried
-
-	quarantine *quarantine
-	eager      int // the generation whose code is loaded before its first message: it has failed there
+	trouble *trouble
 }
 
 // codeVersion names the code of one worker.
@@ -72,24 +72,24 @@ type member struct {
 	turn     *atomic.Uint64 // the slot's turn when it last got a message; the lowest is next
 	counts   *Counts
 	redactor *redactor
-	web      *web // sends its requests
-	kills    *kills
-	slow     *atomic.Bool // its last message took long, or it has had none
-	canary   *canary      // of the worker, nil for none
+	web      *web          // sends its requests
+	kills    *atomic.Int64 // messages that ended the process of the code
+	slow     *atomic.Bool  // its last message took long, or it has had none
+	canary   *canary       // of the worker, nil for none
 	isCanary bool
 	tokens   *rate.Limiter // nil when it has no rate
 }
 
-func newSlot(h *Host, name string) *slot {
-	return &slot{
-		host:     h,
-		name:     name,
-		wake:     fsm.NewWake(),
-		quit:     make(chan struct{}),
-		gone:     make(chan struct{}),
-		workers:  make(map[string]*workerStatus),
-		failures: make(map[codeVersion]error),
+func newSlot(ctx context.Context, h *Host, name string) *slot {
+	s := &slot{
+		host:    h,
+		name:    name,
+		wake:    fsm.NewWake(),
+		gone:    make(chan struct{}),
+		workers: make(map[string]*workerStatus),
 	}
+	s.ending, s.end = context.WithCancel(ctx)
+	return s
 }
 
 // want replaces the records that the slot should run, and wakes the slot.
@@ -105,6 +105,11 @@ func (s *slot) want(records []*Record) {
 func (s *slot) ask() uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	for _, w := range s.workers {
+		if w.trouble != nil {
+			w.trouble.until = time.Time{}
+		}
+	}
 	s.asked++
 	s.wake.Notify()
 	return s.asked
@@ -112,34 +117,12 @@ func (s *slot) ask() uint64 {
 
 // hasTried reports whether the slot has carried out request n, or is ending and never will.
 func (s *slot) hasTried(n uint64) bool {
-	if isClosed(s.quit) {
+	if s.ending.Err() != nil {
 		return true
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.answered >= n
-}
-
-// codeFailed takes a worker out of service once its runner has ended.
-func (s *slot) codeFailed(rec *Record, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.failures[rec.codeVersion()] = err
-}
-
-// takeFailure returns why the code of a record cannot run, once.
-func (s *slot) takeFailure(rec *Record) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	err := s.failures[rec.codeVersion()]
-	delete(s.failures, rec.codeVersion())
-	return err
-}
-
-func (s *slot) worker(id string) *workerStatus {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.workerLocked(id)
 }
 
 func (s *slot) workerLocked(id string) *workerStatus {
@@ -154,14 +137,19 @@ func (s *slot) workerLocked(id string) *workerStatus {
 // retryLoad is how long a slot waits before it tries again after an error.
 const retryLoad = 5 * time.Second
 
-// run applies the wanted records until quit is closed, and then releases everything. ctx ends
-// only when the host has stopped all its slots.
+// run applies the wanted records until ending ends, and then releases everything. ctx ends only when
+// the host has stopped all its slots.
 func (s *slot) run(ctx context.Context) {
 	defer close(s.gone)
 	defer s.release(ctx)
+	defer s.end()
 	for {
 		wait := time.Minute // another host that believed it owned the slot may have held messages
-		if err := s.tryApply(ctx); err != nil {
+		err := s.tryApply()
+		if s.ending.Err() != nil {
+			return
+		}
+		if err != nil {
 			if !errors.Is(err, errDeploying) {
 				s.host.log.Warn("hosted worker", "slot", s.name, "error", err)
 			}
@@ -177,40 +165,46 @@ func (s *slot) run(ctx context.Context) {
 		case <-s.wake:
 		case <-time.After(wait):
 		case <-ended:
-			s.dropRunner(ctx)
-		case <-s.quit:
+			s.runnerEnded()
+		case <-s.ending.Done():
 			return
 		}
 	}
 }
 
-// dropRunner drops a runner that ended by itself. If the runner was abandoned, its handler
-// still runs in the programs, and the slot loads new ones.
-func (s *slot) dropRunner(ctx context.Context) {
+// runnerEnded drops a runner that ended by itself, or because its members are to change.
+func (s *slot) runnerEnded() {
 	r := s.runner
-	s.runner = nil
-	if r.isAbandoned() {
-		s.loaded = nil // the runner closes them when it returns
-		return
-	}
-	if r.err != nil {
+	s.drop(r)
+	if r.err != nil && !r.isAbandoned() {
 		s.host.log.Warn("hosted worker: consume", "slot", s.name, "error", r.err)
 		select {
 		case <-time.After(100 * time.Millisecond): // the server may be away
-		case <-s.quit:
-		case <-ctx.Done():
+		case <-s.ending.Done():
 		}
 	}
 }
 
+// drop forgets a runner that has ended, and closes the programs that only it used. An abandoned runner
+// still uses its programs and closes them when its handler returns: the slot loads new ones.
+func (s *slot) drop(r *runner) {
+	s.runner = nil
+	if r.isAbandoned() {
+		s.closeUnused(s.loaded, r.members)
+		s.loaded = nil
+		return
+	}
+	s.closeUnused(r.members, s.loaded)
+}
+
 // tryApply calls apply and returns a panic as an error.
-func (s *slot) tryApply(ctx context.Context) error {
+func (s *slot) tryApply() error {
 	s.mu.Lock()
 	records, asked := s.records, s.asked
 	s.mu.Unlock()
 	returned := false
 	err := call.Do("slot "+s.name, func() error {
-		err := s.apply(ctx, records, asked)
+		err := s.apply(s.ending, records, asked)
 		returned = true
 		return err
 	})
@@ -220,8 +214,9 @@ func (s *slot) tryApply(ctx context.Context) error {
 	return err
 }
 
-// apply loads the programs of the wanted records, gives them to the runner, and erases
-// workers that are being deleted. It returns all errors, joined.
+// apply loads the programs of the wanted records, gives them to a runner, and erases workers that are
+// being deleted. It returns all errors, joined. While a runner with other members still handles its
+// message, apply has done only a part: the slot calls it again when that runner has ended.
 func (s *slot) apply(ctx context.Context, records []*Record, asked uint64) error {
 	errs := []error{s.cover(ctx, records)}
 	next := make([]*member, 0, len(records))
@@ -236,8 +231,10 @@ func (s *slot) apply(ctx context.Context, records []*Record, asked uint64) error
 		case rec.deploying():
 			deploying = true // its creator will set it Running, or undo the creation
 		default:
-			m, err := s.member(ctx, rec, asked)
-			s.note(rec, m != nil, err)
+			m, err := s.member(ctx, rec)
+			if ctx.Err() == nil { // otherwise the slot ends, which is no fault of the code
+				s.note(rec, m != nil, err)
+			}
 			if err != nil {
 				errs = append(errs, fmt.Errorf("worker %s: %w", rec.ID, err))
 			}
@@ -247,7 +244,11 @@ func (s *slot) apply(ctx context.Context, records []*Record, asked uint64) error
 			}
 		}
 	}
-	errs = append(errs, s.swap(ctx, next), s.publishHeld(ctx, next))
+	settled, err := s.swap(ctx, next)
+	if errs = append(errs, err); !settled || ctx.Err() != nil {
+		return errors.Join(errs...)
+	}
+	errs = append(errs, s.publishHeld(ctx, next))
 	s.hasApplied(records, asked)
 	s.host.wake.Notify()
 	for _, rec := range leaving {
@@ -273,7 +274,7 @@ func (s *slot) hasApplied(records []*Record, asked uint64) {
 		case at < 0:
 			delete(s.workers, id)
 		case !records[at].State.wanted():
-			w.fault = nil
+			w.fault, w.trouble = nil, nil
 		}
 		w.loaded = slices.ContainsFunc(s.loaded, func(m *member) bool { return m.record.ID == id })
 	}
@@ -329,8 +330,8 @@ var errDeploying = errors.New("a worker is being created")
 
 // note stores the outcome of loading a worker, in the slot and in the worker's record.
 func (s *slot) note(rec *Record, loaded bool, err error) {
-	w := s.worker(rec.ID)
 	s.mu.Lock()
+	w := s.workerLocked(rec.ID)
 	w.fault, w.loaded = err, w.loaded || loaded
 	s.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
@@ -359,41 +360,39 @@ func (s *slot) note(rec *Record, loaded bool, err error) {
 	}
 }
 
-// member returns the member for rec. It reuses the loaded program if that has rec's
-// generation, and loads the code otherwise. When it cannot load the code it returns the
-// error, together with the old member if there is one.
-func (s *slot) member(ctx context.Context, rec *Record, asked uint64) (*member, error) {
-	w := s.worker(rec.ID)
-	if err := s.takeFailure(rec); err != nil {
-		w.eager = rec.Generation
-		s.hasLoaded(rec, asked, err)
-		return nil, err // the old program is of the same code
-	}
-	var old *member
+// member returns the member for rec. It reuses the loaded program if that has rec's generation, and
+// loads the code otherwise. It returns an error when it cannot load the code, or while code that failed
+// may not be tried again, together with the old member if that has other code.
+func (s *slot) member(ctx context.Context, rec *Record) (*member, error) {
+	var old, same *member
 	for _, m := range s.loaded {
-		if m.record.workerUID() == rec.workerUID() {
+		switch {
+		case m.record.workerUID() != rec.workerUID():
+		case m.record.Generation == rec.Generation:
+			same = m
+		default:
 			old = m
 		}
 	}
-	if old != nil && old.record.Generation == rec.Generation {
-		same := *old // a copy, so that the runner never sees a record change
-		same.record = rec
-		if rec.Rate != old.record.Rate {
-			same.tokens = newTokens(rec.Rate)
-		}
-		return &same, nil
-	}
-	if err := w.quarantine.reason(rec, asked); err != nil {
-		return old, err
-	}
-	lines := s.host.printer(rec)
-	program, err := s.host.load(ctx, rec, w.eager != rec.Generation, lines)
-	s.hasLoaded(rec, asked, err)
+	failed, err := s.troubleOf(rec)
 	if err != nil {
 		return old, err
 	}
-	if w.eager == rec.Generation {
-		w.eager = 0
+	if same != nil {
+		again := *same // a copy, so that the runner never sees a record change
+		again.record = rec
+		if rec.Rate != same.record.Rate {
+			again.tokens = newTokens(rec.Rate)
+		}
+		return &again, nil
+	}
+	lines := s.host.printer(rec)
+	program, err := s.host.load(ctx, rec, !failed, lines) // code that failed is loaded before its first message
+	if err != nil {
+		if ctx.Err() == nil {
+			s.codeFailed(rec, err)
+		}
+		return old, err
 	}
 	return s.newMember(rec, program, lines), nil
 }
@@ -409,7 +408,7 @@ func (s *slot) newMember(rec *Record, program engine.Program, lines *printer) *m
 		counts:   s.host.counts(rec),
 		redactor: means.redactor,
 		web:      means.web,
-		kills:    new(kills),
+		kills:    new(atomic.Int64),
 		slow:     new(atomic.Bool),
 		tokens:   newTokens(rec.Rate),
 	}
@@ -417,41 +416,34 @@ func (s *slot) newMember(rec *Record, program engine.Program, lines *printer) *m
 	return m
 }
 
-// swap gives the runner its members between two messages and closes the programs that no
-// member uses any more. Without members it ends the runner.
-func (s *slot) swap(ctx context.Context, next []*member) error {
-	old := s.loaded
-	s.loaded = next
-	if s.runner != nil && len(next) > 0 && !otherRate(old, next) && s.runner.swap(next) {
-		s.closeUnused(old, next)
-		return nil
+// swap starts a runner for the members, and first ends a runner that has others. It does not wait for
+// the message which that one handles, and reports false until it has ended. Without members it waits, as
+// long as a worker that is stopped may take. swap closes the programs that no member uses any more.
+func (s *slot) swap(ctx context.Context, next []*member) (settled bool, err error) {
+	old, r := s.loaded, s.runner
+	if r != nil && !r.halting.Load() && slices.EqualFunc(r.members, next, isSame) {
+		return true, nil
 	}
-	if s.haltRunner(ctx) {
-		// The abandoned runner still uses its programs and closes them when it returns. The next
-		// round loads new ones. These are programs that the runner never had.
-		s.closeUnused(next, old)
-		s.loaded = nil
-		s.wake.Notify()
-		return nil
+	s.loaded = next
+	if r != nil {
+		s.closeUnused(old, slices.Concat(next, r.members))
+		r.halt()
+		if len(next) == 0 {
+			s.stopRunner(context.WithoutCancel(ctx))
+		}
+		return len(next) == 0, nil
 	}
 	s.closeUnused(old, next)
-	if len(next) == 0 {
-		return nil
+	if len(next) > 0 {
+		s.runner, err = s.start(ctx, next)
 	}
-	r, err := s.start(ctx, next)
-	if err != nil {
-		return err
-	}
-	s.runner = r
-	return nil
+	return true, err
 }
 
-// otherRate reports whether a member has another rate than before. Then a new runner begins:
-// messages may wait in the old one for hours.
-func otherRate(old, next []*member) bool {
-	return slices.ContainsFunc(old, func(m *member) bool {
-		return slices.ContainsFunc(next, func(n *member) bool { return n.program == m.program && n.tokens != m.tokens })
-	})
+// isSame reports whether two members are the same for a runner.
+func isSame(a, b *member) bool {
+	sameRecord := a.record.workerUID() == b.record.workerUID() && a.record.revision == b.record.revision
+	return sameRecord && a.program == b.program && a.canary == b.canary
 }
 
 // closeUnused closes the programs of members that others do not use.
@@ -464,24 +456,19 @@ func (s *slot) closeUnused(members, others []*member) {
 	}
 }
 
-// haltRunner ends the runner after the message that it handles. The runner gives back the
-// messages that wait. haltRunner reports whether the runner was abandoned.
-func (s *slot) haltRunner(ctx context.Context) (abandoned bool) {
-	r := s.runner
-	if r == nil {
-		return false
-	}
-	s.runner = nil
+// stopRunner ends the runner after the message that it handles, within DrainTimeout. The runner gives
+// back the messages that wait.
+func (s *slot) stopRunner(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, s.host.cfg.DrainTimeout)
 	defer cancel()
-	r.stop(ctx)
-	return r.isAbandoned()
+	s.runner.stop(ctx)
+	s.drop(s.runner)
 }
 
 // release ends the runner and closes the programs.
 func (s *slot) release(ctx context.Context) {
-	if s.haltRunner(ctx) {
-		return // the runner closes its programs when it returns
+	if s.runner != nil {
+		s.stopRunner(ctx)
 	}
 	s.closeUnused(s.loaded, nil)
 	s.loaded = nil

@@ -31,6 +31,11 @@ type states struct {
 	ahead  atomic.Int64 // nanoseconds by which a test makes the clock later
 }
 
+// maxAsking bounds how many slots ask the server at the same time when they start or end. When
+// 10,000 requests wait, the server drops them all. In a long queue a request waits longer than
+// its timeout.
+const maxAsking = 128
+
 // headerOp marks a deleted value, as in a key-value bucket.
 const headerOp = "KV-Operation"
 

@@ -186,8 +186,7 @@ func (c *stateCache) flush(ctx context.Context) (uint64, error) {
 			}
 			msgs = append(msgs, m)
 		}
-		link := nats.NewMsg(c.chain.subject)
-		if err := c.chain.append(ctx, link, append(msgs, link)...); err != nil {
+		if err := c.chain.append(ctx, append(msgs, nats.NewMsg(c.chain.subject))...); err != nil {
 			return 0, fmt.Errorf("write state: %w", err)
 		}
 		c.flushed(writes)

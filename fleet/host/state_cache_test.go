@@ -67,7 +67,7 @@ func TestRefusedPutChangesNothing(t *testing.T) {
 	for _, w := range h.changes() {
 		keys = append(keys, fmt.Sprint(w.Key, " ", w.Deleted))
 	}
-	if want := []string{"large false", "other true", "small false"}; !slices.Equal(keys, want) {
+	if want := []string{"large false", "small false", "other true"}; !slices.Equal(keys, want) {
 		t.Errorf("the message changes %q, want %q", keys, want)
 	}
 }

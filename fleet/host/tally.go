@@ -2,16 +2,10 @@ package host
 
 import (
 	"cmp"
+	"maps"
 	"slices"
-	"strings"
 	"sync/atomic"
 )
-
-// tally names a worker's version.
-type tally struct {
-	id         string
-	generation int
-}
 
 // Counts are the outcomes of the messages of one version of a worker, on this host
 // since it started. Failed counts attempts. LoadsFailed counts failed loads of the
@@ -26,11 +20,27 @@ type Counts struct {
 func (h *Host) counts(r *Record) *Counts {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	key := tally{r.ID, r.Generation}
-	if h.tallies[key] == nil {
-		h.tallies[key] = new(Counts)
+	versions := h.tallies[r.ID]
+	if versions == nil {
+		versions = make(map[codeVersion]*Counts)
+		h.tallies[r.ID] = versions
 	}
-	return h.tallies[key]
+	key := r.codeVersion()
+	if versions[key] == nil {
+		versions[key] = new(Counts)
+	}
+	return versions[key]
+}
+
+// keepCountsLocked forgets the counts under an id except those of the versions in the history of r, the
+// worker that has the id now. nil is for none.
+func (h *Host) keepCountsLocked(id string, r *Record) {
+	maps.DeleteFunc(h.tallies[id], func(v codeVersion, _ *Counts) bool {
+		return r == nil || v.worker != r.workerUID() || len(r.History) > 0 && v.generation < r.History[0].Generation
+	})
+	if len(h.tallies[id]) == 0 {
+		delete(h.tallies, id)
+	}
 }
 
 // Tally is a row of [Host.Tallies].
@@ -40,14 +50,22 @@ type Tally struct {
 	Succeeded, Failed, DeadLetters, LoadsFailed, Discarded, Evicted uint64
 }
 
-// Tallies returns the counts of every version that ran on this host, sorted.
+// Tallies returns the counts of every version that ran on this host and that its worker can go back to,
+// sorted.
 func (h *Host) Tallies() []Tally {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	rows := make([]Tally, 0, len(h.tallies))
-	for key, c := range h.tallies {
+	var rows []Tally
+	for _, id := range slices.Sorted(maps.Keys(h.tallies)) {
+		rows = append(rows, h.talliesLocked(id)...)
+	}
+	return rows
+}
+
+func (h *Host) talliesLocked(id string) (rows []Tally) {
+	for key, c := range h.tallies[id] {
 		rows = append(rows, Tally{
-			Worker:      key.id,
+			Worker:      id,
 			Generation:  key.generation,
 			Succeeded:   c.Succeeded.Load(),
 			Failed:      c.Failed.Load(),
@@ -57,8 +75,6 @@ func (h *Host) Tallies() []Tally {
 			Evicted:     c.Evicted.Load(),
 		})
 	}
-	slices.SortFunc(rows, func(a, b Tally) int {
-		return cmp.Or(strings.Compare(a.Worker, b.Worker), cmp.Compare(a.Generation, b.Generation))
-	})
+	slices.SortFunc(rows, func(a, b Tally) int { return cmp.Compare(a.Generation, b.Generation) })
 	return rows
 }

@@ -28,14 +28,13 @@ import (
 // deleted: when a server is killed and reads its files again, a message that was replaced by
 // a later one comes back once the later one is removed.
 type storedTimer struct {
-	ID         string              `json:"id"` // of this setting; a timer that is set again has another
-	Name       string              `json:"name"`
-	Key        []byte              `json:"key"`   // of the messages with which it is in order, which need not be UTF-8
-	Topic      string              `json:"topic"` // of the message that set it
-	Due        time.Time           `json:"due"`   // by the server's clock
-	Data       []byte              `json:"data,omitempty"`
-	Tries      tries               `json:"tries,omitzero"`
-	DeadLetter *deadLetterDecision `json:"deadLetter,omitempty"`
+	ID    string    `json:"id"` // of this setting; a timer that is set again has another
+	Name  string    `json:"name"`
+	Key   []byte    `json:"key"`   // of the messages with which it is in order, which need not be UTF-8
+	Topic string    `json:"topic"` // of the message that set it
+	Due   time.Time `json:"due"`   // by the server's clock
+	Data  []byte    `json:"data,omitempty"`
+	Tries tries     `json:"tries,omitzero"`
 }
 
 // timersOf returns the prefix of a worker's timers. cancelledOf returns the prefix of the
@@ -84,12 +83,13 @@ type timerKey struct {
 }
 
 // timers are the timers of a slot, in the order in which they are due. Those that are due are
-// taken out one by one, and stay known until their removal is written. A timer that is neither in
-// the queue nor taken waits for its worker to be loaded.
+// taken out one by one, and stay known until their removal is written. Those of workers that do not run
+// are known and in no queue: the runner with which their worker starts reads them again.
 type timers struct {
 	states *states
 	slot   string
-	ids    atomic.Uint64 // counts settings
+	runs   map[workerUID]bool // the workers that run
+	ids    atomic.Uint64      // counts settings
 
 	mu     sync.Mutex // guards everything below
 	next   *time.Timer
@@ -106,10 +106,15 @@ func isEarlier(a, b *pendingTimer) bool {
 	return cmp.Or(a.Due.Compare(b.Due), cmp.Compare(len(a.ID), len(b.ID)), cmp.Compare(a.ID, b.ID)) < 0
 }
 
-func newTimers(s *states, slot string) *timers {
+func newTimers(s *states, slot string, members []*Record) *timers {
+	runs := make(map[workerUID]bool, len(members))
+	for _, rec := range members {
+		runs[rec.workerUID()] = true
+	}
 	return &timers{
 		states: s,
 		slot:   slot,
+		runs:   runs,
 		all:    make(map[string]*pendingTimer),
 		named:  make(map[timerKey]map[string]*pendingTimer),
 		count:  make(map[workerUID]int),
@@ -209,6 +214,9 @@ func (ts *timers) addLocked(subject string, t *pendingTimer) {
 	ts.all[subject] = t
 	ts.nameLocked(t)
 	ts.count[t.worker]++
+	if !ts.runs[t.worker] {
+		return
+	}
 	ts.queue.ReplaceOrInsert(t)
 	if first, _ := ts.queue.Min(); first == t {
 		ts.lookNowLocked()
@@ -324,28 +332,6 @@ func (ts *timers) take(now time.Time, most int) (due []*pendingTimer) {
 		due = append(due, t)
 	}
 	return due
-}
-
-// waitForWorker keeps a timer that was taken until its worker is loaded.
-func (ts *timers) waitForWorker(t *pendingTimer) {
-	ts.mu.Lock()
-	defer ts.mu.Unlock()
-	if ts.hasLocked(t) {
-		delete(ts.taken, ts.subject(t))
-	}
-	ts.lookNowLocked()
-}
-
-// workersChanged makes the timers due again that wait for their worker.
-func (ts *timers) workersChanged() {
-	ts.mu.Lock()
-	defer ts.mu.Unlock()
-	for subject, t := range ts.all {
-		if !ts.taken[subject] {
-			ts.queue.ReplaceOrInsert(t)
-		}
-	}
-	ts.lookNowLocked()
 }
 
 // subject returns where a timer is stored.

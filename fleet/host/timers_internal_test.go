@@ -8,7 +8,7 @@ import (
 
 // timersIn returns the timers of a slot s, and functions that make writes of the worker w.
 func timersIn() (ts *timers, put func(place, id, name string) stateWrite, gone func(place string) stateWrite) {
-	ts = newTimers(&states{prefix: "$host.state."}, "s")
+	ts = newTimers(&states{prefix: "$host.state."}, "s", []*Record{{ID: "w", UID: "u"}})
 	put = func(place, id, name string) stateWrite {
 		t := &pendingTimer{
 			storedTimer: storedTimer{ID: id, Name: name, Key: []byte("k"), Due: time.Now().Add(time.Hour)},

@@ -130,7 +130,7 @@ func (h *Host) prepare(ctx context.Context, req *Spec) (*Record, []byte, error) 
 	if err != nil {
 		return nil, nil, fmt.Errorf("topic %s: %w", req.Topic, err)
 	}
-	if err := h.mayRead(ctx, stream); err != nil {
+	if _, err := h.streamOf(ctx, stream); err != nil {
 		return nil, nil, fmt.Errorf("topic %s: %w: %w", req.Topic, ErrInvalid, err)
 	}
 	now := time.Now().UTC()

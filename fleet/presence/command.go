@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"slices"
 	"strings"
@@ -57,7 +58,7 @@ const (
 	maxCommand  = 8 << 10          // bytes of a sealed command
 	maxClockGap = 30 * time.Second // between an operator's clock and the process's
 	maxValid    = 2 * time.Minute  // from the issue of a command to its expiry
-	maxNonces   = 1000             // commands that are remembered until they expire
+	maxNonces   = 2000             // commands that are remembered
 )
 
 // gate decides whether a process obeys a command. One goroutine uses it.
@@ -65,9 +66,15 @@ type gate struct {
 	subject string                        // on which the process takes commands
 	life    string                        // the fingerprint of the process's own key
 	trust   func(ed25519.PublicKey) error // nil when the key is an operator's
-	nonces  map[string]time.Time          // the used ones, and until when they count
-	latest  time.Time                     // the latest time that the clock has said
+	nonces  map[string]time.Time          // the used ones, and when their commands expire
+	newest  time.Time                     // when the latest of the admitted commands was issued
 }
+
+// isOld reports whether a command that expires then is older than an admitted one, however far the clocks
+// of two operators are apart. A nonce is forgotten, and a command with it refused, by the commands
+// alone: a clock that is set back makes none valid again, and one that was ahead refuses none
+// when it is right again.
+func (g *gate) isOld(expires time.Time) bool { return expires.Add(2 * maxClockGap).Before(g.newest) }
 
 // admit opens a command and checks everything that does not depend on the process's
 // phase. After an error it returns what it knows of the command; signer is "" when the
@@ -85,13 +92,6 @@ func (g *gate) admit(now time.Time, message []byte) (c command, signer string, e
 	if err := g.trust(key); err != nil {
 		return c, signer, err
 	}
-	// Nonces are forgotten by the clock. When it is set back, a command whose nonce is forgotten
-	// must not become valid again.
-	now = now.Round(0) // the wall clock's reading alone
-	if now.Before(g.latest) {
-		now = g.latest
-	}
-	g.latest = now
 	gap := func(at time.Time) string {
 		return fmt.Sprintf("at %s, and this process's clock says %s: compare the clocks",
 			at.UTC().Format(time.RFC3339), now.UTC().Format(time.RFC3339))
@@ -114,11 +114,12 @@ func (g *gate) admit(now time.Time, message []byte) (c command, signer string, e
 		return c, signer, errors.New("the command was issued in the future, " + gap(c.Issued))
 	case now.After(c.Expires.Add(maxClockGap)):
 		return c, signer, errors.New("the command expired " + gap(c.Expires))
+	case g.isOld(c.Expires):
+		return c, signer, errors.New("the command expired before the latest one was issued")
 	}
-	for nonce, until := range g.nonces {
-		if now.After(until) {
-			delete(g.nonces, nonce)
-		}
+	if c.Issued.After(g.newest) {
+		g.newest = c.Issued
+		maps.DeleteFunc(g.nonces, func(_ string, expires time.Time) bool { return g.isOld(expires) })
 	}
 	if _, used := g.nonces[c.Nonce]; used {
 		return c, signer, errors.New("the command was sent before: it is a replay")
@@ -126,7 +127,7 @@ func (g *gate) admit(now time.Time, message []byte) (c command, signer string, e
 	if len(g.nonces) >= maxNonces {
 		return c, signer, fmt.Errorf("there were %d commands within %v: too many", len(g.nonces), maxValid)
 	}
-	g.nonces[c.Nonce] = c.Expires.Add(maxClockGap)
+	g.nonces[c.Nonce] = c.Expires
 	return c, signer, nil
 }
 

@@ -120,6 +120,14 @@ func TestGateRefusesAReplay(t *testing.T) {
 	if _, _, err := g.admit(now.Add(time.Second), m); err == nil || !strings.Contains(err.Error(), "expired") {
 		t.Errorf("again after the clock was set back: %v", err)
 	}
+	// A clock that is wrong for a moment costs nothing when it is right again.
+	g = newGate(ada)
+	if _, _, err := g.admit(now.AddDate(1, 0, 0), m); err == nil || !strings.Contains(err.Error(), "expired") {
+		t.Errorf("a year later: %v", err)
+	}
+	if _, _, err := g.admit(now, sealed(t, ada, subject, good(now))); err != nil {
+		t.Errorf("when the clock is right again: %v", err)
+	}
 	// Its memory is bounded, and what is full refuses.
 	g, refused := newGate(ada), 0
 	for range maxNonces + 10 {

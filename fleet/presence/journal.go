@@ -189,7 +189,9 @@ func (f *Fleet) Events(ctx context.Context, q EventQuery) (list []Event, next ui
 }
 
 // eventsOf is Fleet.Events on an open journal.
-func eventsOf(ctx context.Context, journal *eventlog.Log, c Config, q EventQuery) (list []Event, next uint64, err error) {
+func eventsOf(
+	ctx context.Context, journal *eventlog.Log, c Config, q EventQuery,
+) (list []Event, next uint64, err error) {
 	service, id := "*", "*"
 	if q.Service != "" {
 		service = serviceToken(q.Service)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/time/rate"
 
 	"github.com/pleme-io/lifecycle-go/fleet/broker/natserr"
@@ -41,8 +42,11 @@ type pendingEvent struct {
 	event    Event
 	since    time.Time
 	id       string
-	complete func(context.Context, Event) Event // called before each attempt to store the event; nil for none
+	complete func(context.Context, Event) Event // called once before the event is stored; nil for none
 }
+
+// maxAsked is how many events are completed at once: the platform may answer slowly.
+const maxAsked = 16
 
 // newJournalWriter returns a journalWriter; run stores the events. It returns nil, which
 // takes events and stores none, when the fleet keeps no journal.
@@ -109,15 +113,21 @@ func (w *journalWriter) store(ctx context.Context, list []pendingEvent) (rest []
 	}
 	ends, err := w.ends(ctx, journal, list)
 	if err != nil { // the events are stored nevertheless
-		w.cfg.Logger.Warn("presence: a process that is noted as lost may have noted its end", "journal", w.cfg.Journal, "error", err)
+		w.cfg.Logger.Warn("presence: a process that is noted as lost may have noted its end",
+			"journal", w.cfg.Journal, "error", err)
 	}
+	list = slices.DeleteFunc(list, func(x pendingEvent) bool {
+		return x.event.Kind == "lost" && ends[x.event.Process].After(x.event.seen)
+	})
+	var asked errgroup.Group
+	asked.SetLimit(maxAsked)
+	for i := range list {
+		if x := &list[i]; x.complete != nil {
+			asked.Go(func() error { x.event, x.complete = x.complete(ctx, x.event), nil; return nil })
+		}
+	}
+	_ = asked.Wait() // no function returns an error
 	for i, x := range list {
-		if x.event.Kind == "lost" && ends[x.event.Process].After(x.event.seen) {
-			continue
-		}
-		if x.complete != nil {
-			x.event = x.complete(ctx, x.event)
-		}
 		x.event.Waited += time.Since(x.since)
 		switch err := journal.Append(ctx, eventSubject(w.cfg, x.event), x.id, x.event.encode()); {
 		case natserr.TooLarge(err): // for a stream that was made with other limits
@@ -132,7 +142,9 @@ func (w *journalWriter) store(ctx context.Context, list []pendingEvent) (rest []
 // ends returns when processes have ended, by the journal: all that have since the last announcement of
 // one in the list that was lost. A reader that was cut off does not see that the process has removed
 // its entry, or that another reader has noted it as lost.
-func (w *journalWriter) ends(ctx context.Context, journal *eventlog.Log, list []pendingEvent) (map[string]time.Time, error) {
+func (w *journalWriter) ends(
+	ctx context.Context, journal *eventlog.Log, list []pendingEvent,
+) (map[string]time.Time, error) {
 	var seen []time.Time
 	for _, x := range list {
 		if x.event.Kind == "lost" {

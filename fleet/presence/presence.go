@@ -52,7 +52,8 @@ type Config struct {
 
 	// Ended asks the platform how a process ended that reported no end, for
 	// [Fleet.Attend]: kube.Client.Ended does on Kubernetes. Without it, and when it returns
-	// an error, the journal has what the last announcement suggests. It gets two seconds.
+	// an error, the journal has what the last announcement suggests. It gets two seconds. It is called for up to
+	// 16 processes at once.
 	Ended func(ctx context.Context, p Process) (End, error) `koanf:"-"`
 
 	// Version of the program, for operators to see.

@@ -13,7 +13,7 @@ import (
 // registry remembers which key announces which process. The first key that announces an id
 // holds it (trust on first use). Another key may take the id over, because a process that
 // was killed and started again has a new key. When the earlier key then announces itself
-// again, its process was not dead: it holds the id again, and the other key is a rival.
+// again, its process was not dead: it holds the id again, and the keys that came after it are rivals.
 // A key counts its announcements, so that an old one that is stored again is refused.
 //
 // It may be used concurrently.
@@ -27,29 +27,53 @@ type registry struct {
 
 // holder is the process that holds one id.
 type holder struct {
-	held
+	keys     []claim           // which have announced the id, in the order in which they took it over
+	at       int               // the key that holds it; those behind are rivals, those before earlier lives
 	revision uint64            // of its last entry
-	heard    time.Time         // by this process's clock
 	left     bool              // it has removed its entry
 	last     *Process          // its last announcement, nil when that is not kept; nothing changes it
 	sum      [sha256.Size]byte // of last as JSON
-	before   []held            // keys that held the id, and may still live; the latest last
-	rivals   []string          // keys that claimed the id while this one lived
 	wrong    string            // what is wrong with the id's entry
 	wrongAt  time.Time
 }
 
-// held is a key and the number of its last announcement.
-type held struct {
+// claim is a key, and the number and the time of its last announcement.
+type claim struct {
 	key    string
 	number uint64
+	heard  time.Time // by this process's clock
+}
+
+// current returns the claim of the key that holds the id.
+func (h *holder) current() *claim { return &h.keys[h.at] }
+
+// find returns the place of a key, -1 when it has not announced the id.
+func (h *holder) find(key string) int {
+	if h == nil {
+		return -1
+	}
+	return slices.IndexFunc(h.keys, func(c claim) bool { return c.key == key })
+}
+
+// hasRoom reports whether the holder, which lives, remembers one more key. When there are too many it
+// forgets those that were not heard for a TTL. It forgets no other: its process may live.
+func (h *holder) hasRoom(now time.Time, ttl time.Duration) bool {
+	if len(h.keys) > maxOthers {
+		holds := h.current().key
+		h.keys = slices.DeleteFunc(h.keys, func(c claim) bool { return now.Sub(c.heard) >= ttl })
+		h.at = h.find(holds)
+	}
+	return len(h.keys) <= maxOthers
 }
 
 const (
 	maxHolders = 100_000
-	maxOthers  = 8         // of before, and of rivals
+	maxOthers  = 8         // keys of one id, besides the one that holds it
 	keepLeft   = time.Hour // how long a key that has left is remembered
 )
+
+const manyKeys = "its key changes again and again: " +
+	"it is started again and again, or another client forges its announcements"
 
 const twoProcesses = "two processes announce themselves under this id, or another client forges its announcements"
 
@@ -65,41 +89,40 @@ func (r *registry) announced(now time.Time, p *Process, a announcement, revision
 	defer r.mu.Unlock()
 	n := a.stamp.Number
 	h := r.ids[p.ID]
+	i := h.find(a.key)
 	switch {
 	case h == nil:
 		h = r.addLocked(now, p.ID)
-		h.key = a.key
+		h.keys = []claim{{key: a.key}}
 		if gap := p.SeenAt.Sub(p.AnnouncedAt).Round(time.Second); gap.Abs() > r.ttl+maxClockGap {
 			h.accuse(now, fmt.Sprintf("its clock is %v off, "+
 				"or it is an old announcement that another client has stored again", gap))
 		}
-	case a.key == h.key && n <= h.number:
+	case i == h.at && n <= h.current().number:
 		if revision <= h.revision { // it was read before
 			p.Suspect = h.suspect(now, r.ttl)
 			return p, !h.left
 		}
 		return h.refuse(now, p.ID, "another client has stored an old announcement again")
-	case a.key == h.key:
-	case slices.Contains(h.rivals, a.key) && h.lives(now, r.ttl):
+	case i == h.at:
+	case 0 <= i && i < h.at && n <= h.keys[i].number:
+		return h.refuse(now, p.ID, "another client has stored an announcement of an earlier life again")
+	case 0 <= i && i < h.at:
+		h.at, h.left = i, false
+		h.accuse(now, h.bothWith(p))
+	case !h.lives(now, r.ttl):
+		h.keys, h.at, h.left = []claim{{key: a.key}}, 0, false
+	case i > h.at:
+		h.keys[i].heard = now
 		return h.refuse(now, p.ID, h.bothWith(p))
 	default:
-		i := slices.IndexFunc(h.before, func(o held) bool { return o.key == a.key })
-		if i >= 0 && n <= h.before[i].number {
-			return h.refuse(now, p.ID, "another client has stored an announcement of an earlier life again")
+		if !h.hasRoom(now, r.ttl) {
+			return h.refuse(now, p.ID, manyKeys)
 		}
-		switch {
-		case i >= 0:
-			h.before = slices.Delete(h.before, i, i+1)
-			h.rivals = newest(append(h.rivals, h.key))
-			h.accuse(now, h.bothWith(p))
-		case h.lives(now, r.ttl):
-			h.before = newest(append(h.before, h.held))
-		default:
-			h.before, h.rivals = nil, nil
-		}
-		h.key, h.left = a.key, false
+		h.at++
+		h.keys = slices.Insert(h.keys, h.at, claim{key: a.key})
 	}
-	h.number, h.revision, h.heard = n, revision, now
+	h.current().number, h.current().heard, h.revision = n, now, revision
 	p.Suspect = h.suspect(now, r.ttl)
 	h.last, h.sum = p, a.sum
 	return p, true
@@ -124,7 +147,7 @@ func (r *registry) repeated(id string, a announcement) *Process {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	h := r.ids[id]
-	if h == nil || h.last == nil || h.key != a.key || h.sum != a.sum {
+	if h == nil || h.last == nil || h.current().key != a.key || h.sum != a.sum {
 		return nil
 	}
 	p := *h.last
@@ -141,10 +164,11 @@ func (r *registry) left(id string, a announcement) bool {
 	if h == nil {
 		return true // the registry has seen no announcement of it
 	}
-	if a.key != h.key || a.stamp.Number < h.number {
+	holds := h.current()
+	if a.key != holds.key || a.stamp.Number < holds.number {
 		return false
 	}
-	h.left, h.number, h.last = true, a.stamp.Number, nil
+	h.left, holds.number, h.last = true, a.stamp.Number, nil
 	return true
 }
 
@@ -153,7 +177,7 @@ func (r *registry) key(id string) ed25519.PublicKey {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if h := r.ids[id]; h != nil {
-		return ed25519.PublicKey(h.held.key)
+		return ed25519.PublicKey(h.current().key)
 	}
 	return nil
 }
@@ -163,7 +187,7 @@ func (r *registry) addLocked(now time.Time, id string) *holder {
 	if age := now.Sub(r.swept); age > time.Minute || age > time.Second && full {
 		r.swept = now
 		for id, h := range r.ids {
-			if age := now.Sub(h.heard); age > keepLeft || full && age >= r.ttl {
+			if age := now.Sub(h.current().heard); age > keepLeft || full && age >= r.ttl {
 				delete(r.ids, id)
 			} else if age >= 2*r.ttl {
 				h.last = nil
@@ -192,7 +216,7 @@ func (h *holder) accuse(now time.Time, why string) { h.wrong, h.wrongAt = why, n
 
 // lives reports whether the process has announced itself within the TTL and not left.
 func (h *holder) lives(now time.Time, ttl time.Duration) bool {
-	return !h.left && now.Sub(h.heard) < ttl
+	return !h.left && now.Sub(h.current().heard) < ttl
 }
 
 // suspect returns the accusation for as long as it is recent.
@@ -213,6 +237,3 @@ func (h *holder) refuse(now time.Time, id, why string) (*Process, bool) {
 	p.ID, p.Suspect = id, why
 	return p, false
 }
-
-// newest drops the oldest of too many.
-func newest[T any](list []T) []T { return list[max(0, len(list)-maxOthers):] }

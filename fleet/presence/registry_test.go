@@ -69,6 +69,29 @@ func TestRegistryKnowsTheProcessFromItsForger(t *testing.T) {
 	r.announce("forger", 1<<41, true, "")
 }
 
+// A forger has any number of keys. None of them takes the id from a process that lives for longer than
+// until its next announcement.
+func TestRegistryKnowsTheProcessAmongManyKeys(t *testing.T) {
+	for _, keys := range []int{2, maxOthers, 2 * maxOthers, 100} {
+		r := newRig(t)
+		r.announce("real", 1, true, "")
+		for i := range keys {
+			if i < maxOthers {
+				r.announce(fmt.Sprint("forger ", i), 1, true, "") // it may be a restart
+			} else {
+				r.announce(fmt.Sprint("forger ", i), 1, false, "again and again")
+			}
+		}
+		for n := range uint64(10) {
+			r.after(5 * time.Second)
+			r.announce("real", n+2, true, "two processes")
+			for i := range min(keys, maxOthers) {
+				r.announce(fmt.Sprint("forger ", i), n+2, false, "two processes")
+			}
+		}
+	}
+}
+
 func TestRegistryRefusesReplays(t *testing.T) {
 	r := newRig(t)
 	for n := range uint64(5) {
@@ -151,8 +174,9 @@ func TestRegistryIsBounded(t *testing.T) {
 	r := newRig(t)
 	for i := range 1000 {
 		r.announce(fmt.Sprint("life ", i), 1, true, "")
+		r.after(2 * time.Second)
 	}
-	if h := r.b.ids["orders.a"]; len(h.before) > maxOthers || len(h.rivals) > maxOthers {
-		t.Errorf("of one id it remembers %d earlier keys and %d rivals", len(h.before), len(h.rivals))
+	if h := r.b.ids["orders.a"]; len(h.keys) > maxOthers+1 {
+		t.Errorf("of one id it remembers %d keys", len(h.keys))
 	}
 }

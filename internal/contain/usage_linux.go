@@ -50,10 +50,18 @@ func (d dir) addV1(u *Usage) {
 // memory ran out. ok is false when the group does not count them.
 func (g *Group) OOMKills() (kills int, ok bool) {
 	for _, d := range g.dirs {
-		for _, file := range []string{"memory.events", "memory.oom_control"} {
-			if text := d.read(file); text != nil {
-				return int(value(text, "oom_kill")), true
-			}
+		if kills, ok := OOMKills(d.path); ok {
+			return kills, true
+		}
+	}
+	return 0, false
+}
+
+// OOMKills is [Group.OOMKills] for the cgroup in a directory.
+func OOMKills(path string) (kills int, ok bool) {
+	for _, file := range []string{"memory.events", "memory.oom_control"} {
+		if text := (dir{path: path}).read(file); text != nil {
+			return int(value(text, "oom_kill")), true
 		}
 	}
 	return 0, false

@@ -333,7 +333,7 @@ const (
 // for closeQuiet, or closeMax is over. Then it closes the connection.
 func (c *conn) closeAfterClient() {
 	end := time.Now().Add(closeMax)
-	dropped := make([]byte, 32<<10)
+	dropped := make([]byte, 1<<10) // small, because thousands of connections may close at the same time
 	_ = call.Do("read until the client closes", func() error {
 		for time.Now().Before(end) {
 			if err := c.Conn.SetReadDeadline(time.Now().Add(closeQuiet)); err != nil {

@@ -1,9 +1,6 @@
 package httpdrain
 
-import (
-	"context"
-	"time"
-)
+import "time"
 
 // BeginDrain begins the drain, at T0. From now on the server puts Connection: close into
 // HTTP/1.x responses to requests that arrive. After GoAwayAfter it tells handlers that watch.
@@ -23,65 +20,46 @@ func (s *Server) BeginDrain(now time.Time, window time.Duration) {
 	window = max(window, 0)
 	s.expectedEnd = now.Add(window)
 	if s.ln == nil {
-		s.sayGoodbyeLocked() // without a goroutine: EndWindow, which would end it, may never come
+		s.sayGoodbyeLocked()
 		return
 	}
 	after := min(s.cfg.GoAwayAfter, window/2)
-	ctx, stop := context.WithCancel(context.Background())
-	s.stopSpread, s.spreadDone = stop, make(chan struct{})
-	go func() {
-		defer close(s.spreadDone)
-		s.spreadGoodbye(ctx, now.Add(after), (window-after)*3/4)
-	}()
+	s.goodbyeTimer = time.AfterFunc(time.Until(now.Add(after)), func() { s.spreadGoodbye((window - after) * 3 / 4) })
 }
 
-// spreadGoodbye says goodbye at start. It tells the handlers that watch Draining one after the
-// other, evenly over span from there, so that their clients do not all come back at once.
-func (s *Server) spreadGoodbye(ctx context.Context, start time.Time, span time.Duration) {
-	select {
-	case <-time.After(time.Until(start)):
-	case <-ctx.Done():
-		return
-	}
-	spread := s.sayGoodbye()
-	for i, n := range spread {
-		select {
-		case <-time.After(time.Until(start.Add(span * time.Duration(i) / time.Duration(len(spread))))):
-		case <-ctx.Done():
-			return // EndWindow tells the others
-		}
-		s.give(n)
-	}
-}
-
-// sayGoodbye closes the channel of Goodbye and returns the notices of the handlers that
-// watch, for the caller to give one by one.
-func (s *Server) sayGoodbye() (spread []*notice) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.sayGoodbyeLocked()
-}
-
-func (s *Server) sayGoodbyeLocked() (spread []*notice) {
+// sayGoodbyeLocked closes the channel of Goodbye. It reports whether it was open.
+func (s *Server) sayGoodbyeLocked() bool {
 	if s.goodbyeSaid {
-		return nil
+		return false
 	}
 	s.goodbyeSaid = true
 	close(s.goodbye)
+	return true
+}
+
+// spreadGoodbye says goodbye. It tells the handlers that watch Draining one after the other,
+// evenly over span from now on, so that their clients do not all come back at once.
+func (s *Server) spreadGoodbye(span time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.sayGoodbyeLocked() {
+		return
+	}
+	var spread []*notice
 	for _, c := range s.tracker.open() {
 		if c.isToldInTurnLocked() {
-			n := c.noticeLocked()
-			n.scheduled = true
-			spread = append(spread, n)
+			spread = append(spread, c.noticeLocked())
 		}
 	}
 	for st := range s.streams {
 		if st.notice.ch != nil {
-			st.notice.scheduled = true
 			spread = append(spread, &st.notice)
 		}
 	}
-	return spread
+	for i, n := range spread {
+		n.scheduled = true
+		time.AfterFunc(span*time.Duration(i)/time.Duration(len(spread)), func() { s.give(n) })
+	}
 }
 
 // isToldInTurnLocked reports whether the connection has a place in the spread: a handler has
@@ -110,14 +88,11 @@ func (s *Server) EndWindow() {
 	s.draining.Store(true)
 	s.windowOver.Store(true)
 	s.windowEnd = time.Now()
-	stopSpread, spreadDone := s.stopSpread, s.spreadDone
-	s.mu.Unlock()
-
-	if stopSpread != nil {
-		stopSpread()
-		<-spreadDone
+	if s.goodbyeTimer != nil {
+		s.goodbyeTimer.Stop()
 	}
-	s.sayGoodbye()
+	s.sayGoodbyeLocked()
+	s.mu.Unlock()
 
 	endless, conns := s.tellAll()
 	s.sayGoodbyeHTTP2()

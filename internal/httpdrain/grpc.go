@@ -62,7 +62,7 @@ type GRPC struct {
 	said      bool // goodbye is closed
 	began     bool
 	windowEnd time.Time
-	t0        time.Time  // when the health's Shutdown was called
+	t0        time.Time  // when the drain began
 	told      *call.Call // the health's Shutdown; nil without a health
 	graceful  *call.Call // GracefulStop; nil before it is called
 	stopped   *call.Call // Stop; nil before it is called
@@ -137,17 +137,16 @@ func (g *GRPC) Serve(context.Context) error {
 // BeginDrain begins the drain, at T0: it makes health say NOT_SERVING, in a goroutine of
 // its own, and does not wait for that. When health panics or does not return, the error of
 // Shutdown says so. A second call does nothing.
-func (g *GRPC) BeginDrain(time.Time, time.Duration) {
+func (g *GRPC) BeginDrain(t0 time.Time, _ time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.began {
 		return
 	}
-	g.began = true
-	if g.health == nil {
-		return
+	g.began, g.t0 = true, t0
+	if g.health != nil {
+		g.told = startMethod(g.name+": Shutdown of its health", g.health.Shutdown)
 	}
-	g.t0, g.told = time.Now(), startMethod(g.name+": Shutdown of its health", g.health.Shutdown)
 }
 
 // EndWindow notes the moment from which AcceptQuiet and Linger count, and does

@@ -103,7 +103,11 @@ func (f *fakeGRPC) calls() string {
 
 func startGRPC(t *testing.T, f *fakeGRPC, cfg Config) (*GRPC, *pipeListener) {
 	ln := newPipeListener()
-	g := NewGRPC("rpc", f, ln, f, cfg)
+	return serveGRPC(t, f, ln, f, cfg), ln
+}
+
+func serveGRPC(t *testing.T, f *fakeGRPC, ln *pipeListener, health GRPCHealth, cfg Config) *GRPC {
+	g := NewGRPC("rpc", f, ln, health, cfg)
 	if err := g.Bind(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -118,7 +122,7 @@ func startGRPC(t *testing.T, f *fakeGRPC, cfg Config) (*GRPC, *pipeListener) {
 		}
 		f.wg.Wait()
 	})
-	return g, ln
+	return g
 }
 
 // Health says NOT_SERVING at T0. RPCs and new connections are served through the window
@@ -168,6 +172,33 @@ func TestGRPCDrain(t *testing.T) {
 			t.Error(got)
 		}
 	})
+}
+
+// The listener closes when nothing has come for as long again as the last connection came
+// after T0, with a health server and without one.
+func TestGRPCWaitsAsLongAgainForTheNextConnection(t *testing.T) {
+	for _, hasHealth := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			f, ln := newFakeGRPC(), newPipeListener()
+			var health GRPCHealth
+			if hasHealth {
+				health = f
+			}
+			g := serveGRPC(t, f, ln, health, Config{AcceptQuiet: time.Second, AcceptMax: time.Minute})
+			g.BeginDrain(time.Now(), 5*time.Second)
+			time.Sleep(4 * time.Second)
+			ln.dial(t)
+			time.Sleep(time.Second)
+			g.EndWindow()
+			end := time.Now()
+			if err := g.CloseWhenQuiet(t.Context()); err != nil {
+				t.Error(err)
+			}
+			if got := time.Since(end); got != 3*time.Second {
+				t.Errorf("with a health server %v: closed after %v, want 3s", hasHealth, got)
+			}
+		})
+	}
 }
 
 // At the in-flight deadline Stop cuts, and the connections are counted.

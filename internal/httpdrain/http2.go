@@ -81,7 +81,7 @@ func (s *Server) overTLS(serve serveHTTP2) nextProto {
 			return
 		}
 		hc := newHTTP2Conn(c, tc)
-		hc.idleFor = s.idle
+		hc.limit = s.idle
 		hc.in.before = clientPreface
 		c.speaks(hc)
 		serve(srv, &tlsHTTP2{tc, hc}, h)

@@ -73,12 +73,11 @@ const (
 // frames, and not into a header block. A goodbye never waits for such a place: the read
 // or write that reaches one goes on with the goodbye.
 type http2Conn struct {
-	below   net.Conn      // the accepted connection, or TLS on it
-	conn    *conn         // the one in the tracker
-	plain   bool          // without TLS: conn passes its calls to this http2Conn
-	idleFor time.Duration // http.Server.IdleTimeout
-	streams streams       // the open ones
-	latest  atomic.Int64  // when the latest request came, or the connection; nanoseconds after tracker.created
+	below   net.Conn     // the accepted connection, or TLS on it
+	conn    *conn        // the one in the tracker
+	plain   bool         // without TLS: conn passes its calls to this http2Conn
+	streams streams      // the open ones
+	latest  atomic.Int64 // when it came or was last used; nanoseconds after tracker.created
 	step    atomic.Uint32
 	ended   chan struct{} // closed when the implementation is told, or the connection is closed
 
@@ -96,14 +95,13 @@ type http2Conn struct {
 	ahead  []byte // bytes that were read and not handed on
 	insert string // the rest of the GOAWAY for the implementation
 
-	mu              sync.Mutex  // guards everything below
-	deadline        time.Time   // of reading, as the implementation has set it
-	woken           bool        // another deadline is set, to end a read
-	wait            *time.Timer // for a response, or for the client's acknowledgement
-	hasAcknowledged bool        // the client has acknowledged the first GOAWAY
-	idle            *time.Timer // nil without idleFor; runs while there is no request
-	expired         bool        // idleFor has passed without a request
-	requests        int         // whose handler runs
+	mu              sync.Mutex    // guards everything below
+	deadline        time.Time     // of reading, as the implementation has set it
+	woken           bool          // another deadline is set, to end a read
+	wait            *time.Timer   // looks whether the connection is unused, or ends the wait for the client
+	limit           time.Duration // how long it may be unused, first IdleTimeout; 0 for ever
+	mustEnd         bool          // it ends although the implementation cannot be told
+	hasAcknowledged bool          // the client has acknowledged the first GOAWAY
 	closed          bool
 }
 
@@ -124,39 +122,74 @@ func newHTTP2Conn(c *conn, below net.Conn) *http2Conn {
 // (net/http, errClientConnNotEstablished).
 func (h *http2Conn) beginGoodbye() {
 	if h.step.CompareAndSwap(notAsked, whenQuiet) {
-		h.sendWhenUnused()
+		h.endWhenUnused(goAwayWait)
 	}
 }
 
-// sendWhenUnused says goodbye now if the connection is unused, and otherwise as soon as it is.
-func (h *http2Conn) sendWhenUnused() {
+// endWhenUnused ends the connection once it has been unused for limit, in place of an earlier
+// limit. A connection is unused while it has no open stream.
+func (h *http2Conn) endWhenUnused(limit time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.wait == nil {
-		h.checkUnusedLocked()
-	}
+	h.limit = limit
+	h.checkUnusedLocked()
 }
 
 func (h *http2Conn) checkUnused() {
 	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.checkUnusedLocked()
+	closes := h.checkUnusedLocked()
+	h.mu.Unlock()
+	if closes {
+		_ = h.conn.Close()
+	}
 }
 
-func (h *http2Conn) checkUnusedLocked() {
-	unusedFor := time.Duration(h.conn.tracker.since() - h.latest.Load())
-	hasNoStream := h.streams.count() == 0
-	nextCheck := goAwayWait
-	switch {
-	case h.closed || h.step.Load() > whenQuiet:
-		return
-	case hasNoStream && unusedFor >= goAwayWait:
-		h.sendNow()
-		return
-	case hasNoStream:
-		nextCheck -= unusedFor
+// checkUnusedLocked says goodbye when the connection has been unused for the limit, and otherwise
+// looks again when that may be. It returns true for a connection that can only be closed: its
+// client had time, and has left a frame unfinished, so that the implementation cannot be told.
+func (h *http2Conn) checkUnusedLocked() (closes bool) {
+	step := h.step.Load()
+	isDecided := step == asked || step == waiting || step == said
+	if h.closed || h.limit == 0 || isDecided {
+		return false
 	}
-	h.wait = time.AfterFunc(nextCheck, h.checkUnused)
+	next := h.limit
+	if h.streams.count() == 0 {
+		next -= time.Duration(h.conn.tracker.since() - h.latest.Load())
+	}
+	switch {
+	case next > 0:
+		h.lookAgainLocked(next)
+		return false
+	case step == ending:
+		return true
+	}
+	h.mustEnd = h.mustEnd || step == notAsked
+	h.sendNow()
+	return false
+}
+
+func (h *http2Conn) lookAgainLocked(wait time.Duration) {
+	if h.wait != nil {
+		h.wait.Stop()
+	}
+	h.wait = time.AfterFunc(wait, h.checkUnused)
+}
+
+// giveUp closes the connection once it has been unused for goAwayWait, although the
+// implementation cannot be told.
+func (h *http2Conn) giveUp() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.mustEnd = true
+	h.closeWhenUnusedLocked()
+}
+
+func (h *http2Conn) closeWhenUnusedLocked() {
+	if h.mustEnd && !h.closed && h.step.Load() == ending {
+		h.limit = goAwayWait
+		h.lookAgainLocked(goAwayWait)
+	}
 }
 
 // sendNow says goodbye now, although the client may have streams open.
@@ -313,11 +346,17 @@ func (h *http2Conn) followWritten(p []byte) {
 		case h.out.kind() == frameGoAway:
 			h.sentGoAway = true
 		case h.out.endsStream():
-			h.streams.end(h.out.stream())
+			h.streamEnded(h.out.stream())
 		}
 	}
 	if h.out.notHTTP2 {
 		h.notHTTP2.Store(true)
+	}
+}
+
+func (h *http2Conn) streamEnded(id uint32) {
+	if h.streams.end(id) {
+		h.latest.Store(h.conn.tracker.since())
 	}
 }
 
@@ -370,7 +409,7 @@ func (h *http2Conn) followRead(p []byte) (n int) {
 				h.conn.server.lastArrival.Store(now)
 			}
 		case frameReset:
-			h.streams.end(h.in.stream())
+			h.streamEnded(h.in.stream())
 		case framePing:
 			if h.in.flag(flagAck) && string(h.in.data[:]) == goodbyePing {
 				h.acknowledged()
@@ -430,9 +469,7 @@ func (h *http2Conn) wakeReader() {
 		h.woken = true
 		h.setDeadlineLocked(time.Unix(1, 0))
 	}
-	if h.expired {
-		h.giveUpLocked()
-	}
+	h.closeWhenUnusedLocked()
 }
 
 // unwake restores the deadline of reads. It returns false when wakeReader has not changed it.
@@ -496,8 +533,5 @@ func (h *http2Conn) stop() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.closed = true
-	if h.idle != nil {
-		h.idle.Stop()
-	}
 	h.finishLocked()
 }

@@ -88,7 +88,7 @@ func (c *tlsHTTP2) HandshakeContext(ctx context.Context) error {
 	}
 	c.http2 = newHTTP2Conn(below, c.Conn)
 	c.http2.in.before = clientPreface
-	c.http2.idleFor = below.server.idle
+	c.http2.limit = below.server.idle
 	below.speaks(c.http2)
 	return nil
 }

@@ -61,14 +61,14 @@ func asAccepted(nc net.Conn) net.Conn {
 // speaks notes that c carries HTTP/2.
 func (c *conn) speaks(h *http2Conn) {
 	c.http2.Store(h)
-	h.closeWhenIdle()
+	h.checkUnused()
 	c.mu.Lock()
 	closed := c.closed
 	c.mu.Unlock()
 	if closed {
 		h.stop()
 	} else if c.server.windowOver.Load() {
-		h.sendWhenUnused() // EndWindow has come before, or just now
+		h.endWhenUnused(goAwayWait) // EndWindow has come before, or just now
 	}
 }
 
@@ -105,7 +105,7 @@ func (c *conn) lookForPreface(p []byte) {
 	h := newHTTP2Conn(c, c.Conn)
 	h.plain = true
 	if c.server.servesUnencrypted() {
-		h.idleFor = c.server.idle
+		h.limit = c.server.idle
 	} else {
 		h.count() // a handler will hijack the connection
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"strings"
@@ -166,6 +167,30 @@ func TestHijackedConnectionsAreCounted(t *testing.T) {
 	}
 }
 
+// sizedReads notes the largest buffer that a Read was given.
+type sizedReads struct {
+	net.Conn
+	largest int
+}
+
+func (c *sizedReads) Read(b []byte) (int, error) {
+	c.largest = max(c.largest, len(b))
+	return 0, io.EOF
+}
+
+func (c *sizedReads) SetReadDeadline(time.Time) error { return nil }
+func (c *sizedReads) Close() error                    { return nil }
+
+// What a closing connection drops needs little memory: at a stop many close at once.
+func TestConnectionsThatCloseInStagesNeedLittleMemory(t *testing.T) {
+	below := &sizedReads{}
+	c := newTracker().admit(below)
+	c.closeAfterClient()
+	if below.largest == 0 || below.largest > 4<<10 {
+		t.Errorf("it reads into %d bytes, want 1 to 4096", below.largest)
+	}
+}
+
 type failingListener struct{ net.Listener }
 
 func (failingListener) Accept() (net.Conn, error) { return nil, errors.New("out of luck") }
@@ -233,7 +258,7 @@ func TestBeginDrainBeforeBindStartsNothing(t *testing.T) {
 		s := New("unbound", &http.Server{}, Config{GoAwayAfter: time.Minute})
 		s.BeginDrain(begin, time.Hour)
 		synctest.Wait()
-		if !isClosed(s.goodbye) || s.spreadDone != nil {
+		if !isClosed(s.goodbye) || s.goodbyeTimer != nil {
 			t.Error("it waits for a client to tell")
 		}
 	})

@@ -126,10 +126,6 @@ func (s handler) serveStream(next http.Handler, w http.ResponseWriter, r *http.R
 	st := &stream{Context: ctx, cancel: cancel, server: s.Server}
 	defer s.endStream(st)
 	h2 := http2Of(r.Context())
-	if h2 != nil {
-		h2.begin()
-		defer h2.end()
-	}
 	if requestBits(r)&requestStream != 0 {
 		s.markStream(st)
 	}

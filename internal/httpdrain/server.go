@@ -154,12 +154,11 @@ type Server struct {
 	t0         time.Time
 	windowEnd  time.Time
 	// expectedEnd is when the caller of BeginDrain expects EndWindow.
-	expectedEnd time.Time
-	closedAt    time.Time // when the listener has closed, or closes in Shutdown
-	goodbyeSaid bool      // goodbye is closed
-	stopSpread  context.CancelFunc
-	spreadDone  chan struct{} // closed when the goroutine of spreadGoodbye has ended
-	streams     map[*stream]struct{}
+	expectedEnd  time.Time
+	closedAt     time.Time   // when the listener has closed, or closes in Shutdown
+	goodbyeSaid  bool        // goodbye is closed
+	goodbyeTimer *time.Timer // says goodbye within the window; nil without a listener
+	streams      map[*stream]struct{}
 }
 
 // New prepares srv, which must not be used for another Server. New reads and

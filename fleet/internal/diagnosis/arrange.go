@@ -123,7 +123,7 @@ func processID(f *operatorv1.Finding) string { return strings.TrimPrefix(f.GetSu
 func fold(rows []*row) []*row {
 	isBelow := map[*row]bool{}
 	for _, root := range rows {
-		if isBelow[root] {
+		if isBelow[root] || !isCause(root) {
 			continue
 		}
 		for _, r := range rows {
@@ -142,6 +142,16 @@ func fold(rows []*row) []*row {
 	return slices.DeleteFunc(rows, func(r *row) bool { return isBelow[r] })
 }
 
+// isCause reports whether a finding explains others: few of many do.
+func isCause(r *row) bool {
+	rule := r.GetRule()
+	return roots[rule] > 0 || rule == "worker-ignores-stop" || isCrashLoop(r)
+}
+
+func isCrashLoop(r *row) bool {
+	return r.GetRule() == "crash-loop" && strings.HasPrefix(r.GetSubject(), "service/")
+}
+
 // explains reports whether a finding is the cause of another.
 func explains(root, r *row) bool {
 	since := root.GetSince().AsTime()
@@ -153,7 +163,7 @@ func explains(root, r *row) bool {
 		isPart := strings.HasPrefix(root.GetCause(), lostPart) // of the store: it explains what names it, not all
 		isOver := rule == "store-replaced" && (isPart || r.newest.After(since.Add(foldAfter)))
 		return isNear && !isOver && slices.Contains(caused, r.GetRule())
-	case rule == "crash-loop" && strings.HasPrefix(root.GetSubject(), "service/"):
+	case isCrashLoop(root):
 		isEnd := r.GetRule() == "process-failed" || r.GetRule() == "process-lost"
 		return isEnd && r.GetSubject() == root.GetSubject()
 	case rule == "worker-ignores-stop":

@@ -99,3 +99,14 @@ func TestArrange(t *testing.T) {
 		t.Errorf("the group is %v", f)
 	}
 }
+
+// A dependency that is away under many workers is one row among many, and each page asks for it.
+func BenchmarkArrange(b *testing.B) {
+	list := []*operatorv1.Finding{finding("dependency-away", "dependency/db", "", time.Minute)}
+	for i := range 10_000 {
+		list = append(list, finding("dead-letters", fmt.Sprint("worker/w", i), "", time.Second))
+	}
+	for b.Loop() {
+		diagnosis.Arrange(list, func(string) (string, int) { return "", 0 })
+	}
+}

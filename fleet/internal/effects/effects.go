@@ -45,6 +45,7 @@ type Handle struct {
 	Fired     string // the timer that caused the message, which is over; "" for none
 
 	writes map[string][]byte // nil is a delete
+	order  []string          // keys of writes, as they were first written
 	size   int
 
 	timers  map[string]engine.Timer // with what the message did; nil before the first look
@@ -92,15 +93,18 @@ func (h *Handle) write(key string, v []byte) error {
 	case size > MaxStateBytes:
 		return &engine.LimitError{What: "state", Limit: fmt.Sprintf("%d bytes", MaxStateBytes)}
 	}
+	if !known {
+		h.order = append(h.order, key)
+	}
 	h.size, h.writes[key] = size, v
 	return nil
 }
 
-// Writes returns the keys that the handler wrote, in their order, with their values: nil for one
-// that it removed.
+// Writes returns the keys that the handler wrote, as they were first written, with their values:
+// nil for one that it removed.
 func (h *Handle) Writes() iter.Seq2[string, []byte] {
 	return func(yield func(string, []byte) bool) {
-		for _, key := range slices.Sorted(maps.Keys(h.writes)) {
+		for _, key := range h.order {
 			if !yield(key, h.writes[key]) {
 				return
 			}

@@ -99,14 +99,15 @@ func (p *program) Handle(ctx context.Context, m *engine.Message, s engine.State)
 
 // handle returns the child's answer to a message.
 func (p *program) handle(ctx context.Context, m *engine.Message, s engine.State) (*answer, error) {
+	ahead := p.ahead
+	p.ahead = nil // it is for this message alone, also when the child has answered it already
 	if a, err := p.answeredAhead(ctx, m, s); a != nil || err != nil {
 		return a, err
 	}
 	messages := []*engine.Message{m}
-	if p.ahead != nil {
-		messages = append(messages, p.ahead()...)
+	if ahead != nil {
+		messages = append(messages, ahead()...)
 	}
-	p.ahead = nil
 	const tries = 2 // a child that was idle may have ended
 	for range tries {
 		a, err := p.ask(ctx, messages, s)
