@@ -421,7 +421,7 @@ func TestMetricsAreServed(t *testing.T) {
 	url := "http://" + c.address() + "/metrics"
 	c.await("msg=running")
 	code, body := get(url)
-	if code != 200 || !strings.Contains(body, `lifecycle_unit_status{status="Running",unit="wrapped"} 1`) {
+	if code != 200 || !strings.Contains(body, `lifecycle_unit_status{status="Running",unit="instances"} 1`) {
 		t.Errorf("/metrics: %d\n%s", code, body)
 	}
 }
