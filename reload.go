@@ -79,11 +79,11 @@ func (a *App) OnReload(name string, fn func(context.Context) error) *App {
 // drain begins before it has called every function, it joins [ErrReloadRefused] to the other
 // errors. A reload function must not call Reload.
 func (a *App) Reload(ctx context.Context, names ...string) error {
-	list, err := a.reloadersNamed(names)
-	if err != nil {
-		return err
-	}
 	return a.inTurn(ctx, func() error {
+		list, err := a.reloadersNamed(names)
+		if err != nil {
+			return err
+		}
 		a.notifier.Load().Reloading()
 		defer func() { a.notifier.Load().Ready(string(PhaseRunning)) }()
 		return a.runReloads(list)

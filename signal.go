@@ -178,13 +178,6 @@ func (a *App) keepSockets(n *sdnotify.Notifier) {
 	}
 }
 
-// keepLate keeps a socket that was opened after the App had reached the phase running.
-func (a *App) keepLate() {
-	if a.Phase() == PhaseRunning {
-		a.keepSockets(a.notifier.Load())
-	}
-}
-
 // tellServiceManager says which phase the App has entered, and why it stops.
 func (a *App) tellServiceManager(p Phase) {
 	if p == PhaseRunning {

@@ -145,7 +145,6 @@ func (a *App) Listen(network, address string) (net.Listener, error) {
 	if err != nil {
 		return nil, err // not a nil pointer in an interface
 	}
-	a.keepLate()
 	return ln, nil
 }
 
@@ -158,7 +157,6 @@ func (a *App) ListenPacket(network, address string) (net.PacketConn, error) {
 	if err != nil {
 		return nil, err // not a nil pointer in an interface
 	}
-	a.keepLate()
 	return conn, nil
 }
 

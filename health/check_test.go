@@ -232,7 +232,7 @@ func TestCheckThatIsSlowerThanItsProbe(t *testing.T) {
 		p := ProbeFunc(func(context.Context) error { time.Sleep(time.Duration(delay.Load())); return nil })
 		for _, slow := range []time.Duration{900 * time.Millisecond, 10 * time.Second} {
 			err := r.RegisterReadiness("db", p, WithTimeout(slow))
-			if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "add WithCache or WithPeriodic") {
+			if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "add WithCache, WithPeriodic or WithMaxAge") {
 				t.Errorf("a timeout of %v: %v", slow, err)
 			}
 		}

@@ -41,7 +41,7 @@ func newConfig(handler time.Duration, opts []Option) (config, error) {
 	switch {
 	case everyProbeRuns && cfg.timeout >= handler:
 		return cfg, fmt.Errorf("%w: timeout %v is not less than the probe timeout of %v, after which a probe has its answer: "+
-			"add WithCache or WithPeriodic", ErrInvalid, cfg.timeout, handler)
+			"add WithCache, WithPeriodic or WithMaxAge, or raise the probe timeout", ErrInvalid, cfg.timeout, handler)
 	case cfg.ttl > 0 && cfg.interval > 0:
 		return cfg, fmt.Errorf("%w: WithCache and WithPeriodic exclude each other: a periodic check is answered from its last result already", ErrInvalid)
 	case cfg.maxAge > 0 && cfg.maxAge < max(cfg.ttl, cfg.interval):

@@ -107,16 +107,16 @@ func (k *kubernetes) Authenticate(r *http.Request) (Principal, error) {
 		return Principal{}, err
 	}
 	key, remote := sha256.Sum256([]byte(token)), hostname(r.RemoteAddr)
-	k.mu.Lock()
-	known, ok := k.cache[key]
-	k.mu.Unlock()
-	if ok && time.Now().Before(known.until) {
+	if known, ok := k.known(key); ok {
 		return known.who, known.err
 	}
 	if err := k.asking.wait(r.Context(), remote, 1); err != nil {
 		return Principal{}, err
 	}
 	defer k.asking.give(remote, 1)
+	if known, ok := k.known(key); ok { // another request with the token was reviewed meanwhile
+		return known.who, known.err
+	}
 	who, err := k.review(r.Context(), token)
 	if err != nil && !errors.Is(err, ErrBadCredentials) {
 		return Principal{}, fmt.Errorf("token review: %w", err) // the outcome is unknown, so it is not cached
@@ -136,6 +136,14 @@ func (k *kubernetes) Authenticate(r *http.Request) (Principal, error) {
 	}
 	k.cache[key] = reviewed{who, err, now.Add(age)}
 	return who, err
+}
+
+// known returns what is known of a token.
+func (k *kubernetes) known(key [sha256.Size]byte) (known reviewed, ok bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	known, ok = k.cache[key]
+	return known, ok && time.Now().Before(known.until)
 }
 
 // tokenReview has the needed fields of a TokenReview.

@@ -309,7 +309,7 @@ func (v *violations) texts(path string, m protoreflect.Message) {
 			v.list(name, list)
 		case f.Kind() == protoreflect.StringKind:
 			v.text(name, m.Get(f).String())
-		case f.Kind() == protoreflect.MessageKind && !f.IsList() && f.ParentFile().Package() == f.Message().ParentFile().Package():
+		case f.Kind() == protoreflect.MessageKind && !f.IsList() && !f.IsMap() && f.ParentFile().Package() == f.Message().ParentFile().Package():
 			v.texts(name+".", m.Get(f).Message())
 		}
 	}
@@ -339,6 +339,15 @@ func (v *violations) list(field string, list []string) {
 }
 
 // required checks that a text is there.
+// maxReason is the length of a reason that a process takes.
+const maxReason = 256
+
+func (v *violations) reason(value string) {
+	if len(value) > maxReason {
+		v.add("reason", "has %d bytes, at most %d are allowed", len(value), maxReason)
+	}
+}
+
 func (v *violations) required(field, value string) {
 	if value == "" {
 		v.add(field, "is missing")

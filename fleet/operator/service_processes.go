@@ -185,6 +185,7 @@ func (p processService) DrainProcess(
 	ctx context.Context, req *operatorv1.DrainProcessRequest,
 ) (*operatorv1.CommandResponse, error) {
 	c := requestOf(req)
+	c.reason(req.GetReason())
 	c.detail = req.GetReason()
 	return call(ctx, p.s, c, func(ctx context.Context) (*operatorv1.CommandResponse, error) {
 		phase, err := p.s.cfg.Processes.Drain(ctx, c.object, req.GetReason(), c.who.Name)
@@ -196,6 +197,7 @@ func (p processService) SuspendProcess(
 	ctx context.Context, req *operatorv1.SuspendProcessRequest,
 ) (*operatorv1.CommandResponse, error) {
 	c := requestOf(req)
+	c.reason(req.GetReason())
 	c.required("reason", req.GetReason())
 	c.detail = req.GetReason()
 	return call(ctx, p.s, c, func(ctx context.Context) (*operatorv1.CommandResponse, error) {
@@ -218,6 +220,7 @@ func (p processService) RestartUnit(
 	ctx context.Context, req *operatorv1.RestartUnitRequest,
 ) (*operatorv1.RestartUnitResponse, error) {
 	c := requestOf(req)
+	c.reason(req.GetReason())
 	c.required("unit", req.GetUnit())
 	c.detail = strings.TrimSuffix(req.GetUnit()+": "+req.GetReason(), ": ")
 	return call(ctx, p.s, c, func(ctx context.Context) (*operatorv1.RestartUnitResponse, error) {

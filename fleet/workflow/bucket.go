@@ -1,6 +1,7 @@
 package workflow
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -173,12 +174,16 @@ func (b *bucket) unanswered(err error) error {
 	if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(last, nats.ErrPermissionViolation) {
 		return err
 	}
+	said := last.Error()
+	isOwn := strings.Contains(said, `"`+cmp.Or(b.nc.Opts.InboxPrefix, "_INBOX")) // to which answers come
 	for _, question := range questions {
-		if strings.Contains(last.Error(), b.api+question+b.stream) {
-			return fmt.Errorf("%w: %w", err, last)
-		}
+		subject := b.api + question + b.stream
+		isOwn = isOwn || strings.Contains(said, subject+`"`) || strings.Contains(said, subject+".")
 	}
-	return err
+	if !isOwn {
+		return err
+	}
+	return fmt.Errorf("%w: %w", err, last)
 }
 
 // denied returns an error when the server has refused this connection a message to a subject,

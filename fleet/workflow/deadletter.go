@@ -202,14 +202,23 @@ func (m *Manager) letter(ctx context.Context, workflow, hook string, revision ui
 	return l, err
 }
 
-// remove removes the letter. The server forgets it whole after letterMark.
+// remove removes the letter. The server forgets it whole after letterMark, unless the bucket is not
+// as HookBucket declares it.
 func (l *storedLetter) remove(ctx context.Context) error {
-	return l.store.kv.Purge(ctx, l.key, jetstream.PurgeTTL(letterMark))
+	err := l.store.kv.Purge(ctx, l.key, jetstream.PurgeTTL(letterMark))
+	if api, ok := errors.AsType[*jetstream.APIError](err); ok && api.ErrorCode == noMessageTTL {
+		err = l.store.kv.Purge(ctx, l.key)
+	}
+	return err
 }
 
+// noMessageTTL is the server's JSMessageTTLDisabledErr.
+const noMessageTTL = 10166
+
 // Redrive calls a hook once more for a dead letter, in this process, and removes the
-// letter when the hook returns nil. It returns the hook's error, and ErrEntityNotFound
-// when there is no such letter or the journal no longer has its write. Later reactions
+// letter when the hook returns nil. It returns the hook's error, ErrEntityNotFound when there
+// is no such letter or the journal no longer has its write, and ErrJournal when the letter is of
+// a journal before this one. Later reactions
 // of the entity were tried before it: see [Reaction].
 func (m *Manager) Redrive(ctx context.Context, workflow, hook string, revision uint64) error {
 	fail := func(err error) error {
@@ -227,7 +236,7 @@ func (m *Manager) Redrive(ctx context.Context, workflow, hook string, revision u
 	}
 	re := r.reaction(e, func(rev uint64) (*entry, error) { return journal.at(ctx, rev) })
 	if re.ID != l.reaction { // a journal that was made anew or restored counts from 1 again
-		return fail(fmt.Errorf("%w: the journal no longer has the write of reaction %s", ErrEntityNotFound, l.reaction))
+		return fail(fmt.Errorf("%w: reaction %s is of a journal before this one: discard its letter", ErrJournal, l.reaction))
 	}
 	re.Attempt = 1
 	if _, err := h.call(ctx, re); err != nil {

@@ -405,14 +405,13 @@ func TestLetterOfAnotherJournal(t *testing.T) {
 	stop()
 	rec, err := r.record(ctx, "m1")
 	must(t, err)
-	must(t, err)
 	kv, err := r.js.KeyValue(ctx, "MISSIONS_HOOKS")
 	must(t, err)
 	key := fmt.Sprintf("dead.%x.test.%d", survey, rec.Revision)
 	_, err = kv.Put(ctx, key, fmt.Appendf(nil, `{"id": "MISSIONS/m0@%d.1", "hook": "test", "key": "m0", "revision": %[1]d}`, rec.Revision))
 	must(t, err)
-	if err := r.Redrive(ctx, survey, "test", rec.Revision); !errors.Is(err, workflow.ErrEntityNotFound) || calls.Load() != 1 {
-		t.Errorf("Redrive returned %v after %d calls, want ErrEntityNotFound and no second call", err, calls.Load())
+	if err := r.Redrive(ctx, survey, "test", rec.Revision); !errors.Is(err, workflow.ErrJournal) || calls.Load() != 1 {
+		t.Errorf("Redrive returned %v after %d calls, want ErrJournal and no second call", err, calls.Load())
 	}
 	if _, err := kv.Get(ctx, key); err != nil {
 		t.Errorf("the letter is gone: %v", err)

@@ -183,12 +183,9 @@ func (run *hookRun) read(ctx context.Context) error {
 	}
 }
 
-// consumerIdle is how long the server keeps a consumer of which nothing is asked.
-const consumerIdle = time.Minute
-
 // readFrom reads what is behind the last write that was read. It returns no error when it is to
 // begin again there: after a reconnect, because the server may have sent messages to the lost
-// connection and does not send them again, and after a long wait for room in the queue.
+// connection and does not send them again, and after a wait for room in the queue.
 func (run *hookRun) readFrom(ctx context.Context, last *written) error {
 	reconnects := run.journal.nc.Stats().Reconnects
 	reqCtx, cancel := context.WithTimeout(ctx, answerTime)
@@ -212,7 +209,7 @@ func (run *hookRun) readFrom(ctx context.Context, last *written) error {
 		AckPolicy:         jetstream.AckNonePolicy,
 		MemoryStorage:     true,
 		Replicas:          1,
-		InactiveThreshold: run.journal.pace.Of(consumerIdle),
+		InactiveThreshold: run.journal.pace.Of(time.Minute),
 	})
 	if err != nil {
 		return err
@@ -224,7 +221,12 @@ func (run *hookRun) readFrom(ctx context.Context, last *written) error {
 		return err
 	}
 	defer p.from.Close()
+	isFull := false
 	for {
+		// The server forgets a consumer that is not asked for a minute.
+		if isFull && p.from.Expected() == 0 {
+			return nil
+		}
 		msg, meta, err := p.next(ctx)
 		if err != nil {
 			return fmt.Errorf("read %s: %w", run.journal.stream, err)
@@ -241,8 +243,8 @@ func (run *hookRun) readFrom(ctx context.Context, last *written) error {
 		}
 		*last = written{e.revision, e.at}
 		run.queue.Hold(e.key, e.paused()) // each write of a paused entity says so
-		began := time.Now()
 		for run.queue.Len() >= maxWaiting {
+			isFull = true
 			if roomPause.Sleep(ctx, 1) != nil {
 				return context.Cause(ctx)
 			}
@@ -251,9 +253,6 @@ func (run *hookRun) readFrom(ctx context.Context, last *written) error {
 			if err := run.queue.Add(e.key, *last, failures); err != nil {
 				return err
 			}
-		}
-		if time.Since(began) > run.journal.pace.Of(consumerIdle)/2 {
-			return nil // the server forgets a consumer that is not asked
 		}
 	}
 }
@@ -332,10 +331,15 @@ func (run *hookRun) checkForgotten(ctx context.Context, revision uint64) error {
 	if err == nil && stream.CachedInfo().State.LastSeq < revision {
 		err = fmt.Errorf("the journal does not have write %d yet", revision)
 	}
-	if err != nil {
-		return lanes.Uncounted(err)
+	if err == nil { // it may have copied the write just before it said how far it is
+		if _, err = run.journal.at(ctx, revision); err == nil {
+			err = fmt.Errorf("the journal has got write %d a moment ago", revision)
+		}
 	}
-	return nil
+	if isNotFound(err) {
+		return nil
+	}
+	return lanes.Uncounted(err)
 }
 
 // checkPaused returns an error for an entity whose record says that it is paused.

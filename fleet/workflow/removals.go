@@ -130,11 +130,12 @@ func (f *follower) reconcile(ctx context.Context) (again bool) {
 	}
 	var unread []string
 	for key := range names {
-		if _, known := f.keys[key]; !known && utf8.ValidString(key) {
+		_, known := f.keys[key]
+		if f.extra < 0 && !known && utf8.ValidString(key) && len(unread) < maxChecks {
 			unread = append(unread, key)
 		}
 	}
-	if len(missing) > maxChecks || len(unread) > maxChecks {
+	if len(missing) > maxChecks {
 		f.readAgain = true
 		return true
 	}

@@ -121,7 +121,7 @@ func (c Config) Validate() error {
 	if c.CheckTimeout < 0 {
 		errs = append(errs, fmt.Errorf("check_timeout: %v is negative", c.CheckTimeout))
 	}
-	if probe := c.Lifecycle.WithDefaults().ProbeTimeout; c.CheckTimeout >= probe {
+	if probe := c.Lifecycle.WithDefaults().ProbeTimeout; probe > 0 && c.CheckTimeout >= probe {
 		errs = append(errs, fmt.Errorf("check_timeout: %v is not less than lifecycle.probe_timeout, %v, after which a probe has its answer: "+
 			"raise that too, and timeoutSeconds of the pod's probes", c.CheckTimeout, probe))
 	}
