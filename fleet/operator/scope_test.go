@@ -196,6 +196,21 @@ func codeOf(err error) connect.Code {
 	return connect.CodeOf(err)
 }
 
+// A reason that no process takes is refused before a process is asked.
+func TestReasonsThatNoProcessTakes(t *testing.T) {
+	base, long := serveParts(t), strings.Repeat("x", 257)
+	for verb, body := range map[string]string{
+		"drain":        `{"reason":"` + long + `"}`,
+		"suspend":      `{"reason":"` + long + `"}`,
+		"restart-unit": `{"reason":"` + long + `","unit":"api"}`,
+	} {
+		code, _, text := request(t, "POST", base+"/processes/shop-api.shop-1/"+verb, body, bearer(partToken("all-operator"))...)
+		if code != 400 || !strings.Contains(text, "has 257 bytes, at most 256 are allowed") {
+			t.Errorf("%s: %d %s", verb, code, text)
+		}
+	}
+}
+
 // Lists, watches and pages have nothing of what the caller does not see.
 func TestPartsOfTheFleet(t *testing.T) {
 	base := serveParts(t)
