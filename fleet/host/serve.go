@@ -130,21 +130,21 @@ func (h *Host) session(ctx, work context.Context) error {
 	// These are new for each session, so that removed records do not stay.
 	known, broken := make(map[string]*Record), make(map[string]error)
 	hostsRead, recordsRead := false, false
-	stopping := ctx.Done()
+	stopping := ctx.Done() // nil once the stop was seen
 	for {
 		select {
-		case <-stopping:
-			if h.left || !hostsRead || !recordsRead {
-				return nil
-			}
-			stopping = nil
-			h.draining.Store(true)
-			h.wake.Notify()
+		case <-stopping: // seen below
 		case <-beat.C:
 			if h.left {
 				continue
 			}
-			if err := h.beat(work); err != nil {
+			var err error
+			if stopping == nil {
+				err = h.beatOnce(work)
+			} else {
+				err = h.beat(ctx)
+			}
+			if err != nil {
 				return err // the watches are of the old store
 			}
 		case <-h.wake:
@@ -178,6 +178,15 @@ func (h *Host) session(ctx, work context.Context) error {
 				h.observe(entry, known, broken)
 			}
 		}
+		if stopping != nil && ctx.Err() != nil {
+			if h.left || !hostsRead || !recordsRead {
+				return nil
+			}
+			stopping = nil
+			beat.Reset(h.cfg.LeaseTTL / 6) // the stop may have cut the last one off
+			h.draining.Store(true)
+			h.wake.Notify()
+		}
 		isUpToDate := hostsRead && recordsRead && len(recs.Updates()) == 0
 		if isUpToDate && assignLater == nil {
 			if wait := time.Until(assignFrom); wait > 0 {
@@ -203,6 +212,9 @@ func (h *Host) beat(ctx context.Context) error {
 	defer cancel()
 	err := h.members.beat(within)
 	if err != nil && !errors.Is(err, errReplaced) {
+		if ctx.Err() != nil {
+			return nil // the host stops
+		}
 		h.log.Warn("hosts: the heartbeat failed", "host", h.cfg.HostID, "error", natserr.Plain(err))
 		look, stop := context.WithTimeout(ctx, h.cfg.LeaseTTL/3)
 		defer stop()
@@ -214,6 +226,18 @@ func (h *Host) beat(ctx context.Context) error {
 	if err != nil {
 		h.log.Error("hosts: the server has lost the hosted workers that it stored: this host makes their buckets and streams anew",
 			"host", h.cfg.HostID, "error", err)
+	}
+	return err
+}
+
+// beatOnce is beat for a host that stops. A server that does not answer delays the stop little.
+func (h *Host) beatOnce(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, h.cfg.LeaseTTL/10)
+	defer cancel()
+	err := h.members.beat(ctx)
+	if err != nil && !errors.Is(err, errReplaced) {
+		h.log.Warn("hosts: the heartbeat failed", "host", h.cfg.HostID, "error", natserr.Plain(err))
+		return nil
 	}
 	return err
 }
