@@ -354,8 +354,8 @@ func (h *Host) deploy(ctx context.Context, rec *Record, v *Version, o options, s
 		return true, nil
 	})
 	if err != nil {
-		gone := errors.Is(err, ErrNotFound) || errors.Is(err, workflow.ErrTerminalPhase) || hasType[*fsm.TransitionError](err)
-		if v != nil && gone {
+		gone := errors.Is(err, ErrNotFound) || errors.Is(err, workflow.ErrTerminalPhase)
+		if v != nil && (gone || hasType[*fsm.TransitionError](err)) {
 			// The deletion may have removed the worker's code before this version was
 			// stored, so remove the code again.
 			err = errors.Join(err, h.code.drop(ctx, rec))
