@@ -310,7 +310,7 @@ func (s *slot) cover(ctx context.Context, records []*Record) error {
 		return nil
 	}
 	if len(records) > 0 {
-		if _, err := s.host.consumer(ctx, records[0], wanted, true); err != nil {
+		if _, _, err := s.host.consumer(ctx, records[0], wanted, true); err != nil {
 			return err
 		}
 	}
