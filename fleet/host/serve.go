@@ -56,7 +56,7 @@ func (h *Host) serve(ctx context.Context) error {
 		h.checkRecoveryTime(err)
 		_ = startOver.Sleep(ctx, 1)
 	}
-	h.endSlots()
+	h.endSlots(work)
 	stopSweeps()
 	h.running.Wait()
 	if h.ready.Load() {
@@ -101,7 +101,7 @@ func (h *Host) checkRecoveryTime(err error) {
 
 // session follows the records and the members until one of the watches breaks. When ctx ends it
 // drains this host, and goes on renewing the lease until the last slot has ended: then it returns
-// nil. Before it has read the records and the members it has no slot, and returns at once.
+// nil. Before it has read the records and the members it returns at once, and endSlots renews the lease.
 func (h *Host) session(ctx, work context.Context) error {
 	attempt, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -352,8 +352,9 @@ func (h *Host) recovered() {
 	h.recovery, h.fault = recoveryDone, nil
 }
 
-// endSlots ends every slot and waits until all have ended.
-func (h *Host) endSlots() {
+// endSlots ends every slot and waits until all have ended. A stop between two sessions comes to it with
+// slots that handle messages, so it goes on renewing the lease.
+func (h *Host) endSlots(work context.Context) {
 	h.mu.Lock()
 	slots := make([]*slot, 0, len(h.slots))
 	for _, s := range h.slots {
@@ -361,8 +362,16 @@ func (h *Host) endSlots() {
 		slots = append(slots, s)
 	}
 	h.mu.Unlock()
+	beat := time.NewTicker(h.cfg.LeaseTTL / 6)
+	defer beat.Stop()
 	for _, s := range slots {
-		<-s.gone
+		for !isClosed(s.gone) {
+			select {
+			case <-s.gone:
+			case <-beat.C:
+				_ = h.beatOnce(work) // a store that was replaced changes nothing for a host that ends
+			}
+		}
 	}
 	h.mu.Lock()
 	clear(h.slots)
