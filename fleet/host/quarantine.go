@@ -48,13 +48,14 @@ func (s *slot) codeFailed(rec *Record, err error) {
 func (s *slot) troubleOf(rec *Record) (failed bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	t := s.workerLocked(rec.ID).trouble
+	w := s.workerLocked(rec.ID)
+	t := w.trouble
 	if t == nil || t.code != rec.codeVersion() {
 		return false, nil
 	}
 	if rec.State == StateFailed {
 		t.noted = true
-	} else if t.noted { // an operator has started it
+	} else if t.noted && rec.revision > w.own { // an operator has started it
 		t.until = time.Time{}
 	}
 	if time.Now().Before(t.until) {
