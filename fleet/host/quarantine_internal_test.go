@@ -27,3 +27,17 @@ func TestWaitAfterAStaleRecord(t *testing.T) {
 		}
 	}
 }
+
+// TestWaitBeginsWithTheFirstLook checks that the wait of code that failed in a runner is not over before the
+// slot, which waits for the end of the runner, has looked at it.
+func TestWaitBeginsWithTheFirstLook(t *testing.T) {
+	rec := &Record{ID: "w", State: StateRunning, revision: 1}
+	s := &slot{workers: make(map[string]*workerStatus), host: &Host{tallies: make(map[string]map[codeVersion]*Counts)}}
+	s.codeFailed(rec, errors.New("it failed"))
+	if until := s.workers["w"].trouble.until; !until.IsZero() {
+		t.Errorf("before a look it waits until %v", until)
+	}
+	if failed, err := s.troubleOf(rec); !failed || err == nil {
+		t.Errorf("at the first look: %v, %v", failed, err)
+	}
+}

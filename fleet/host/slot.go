@@ -108,7 +108,7 @@ func (s *slot) ask() uint64 {
 	defer s.mu.Unlock()
 	for _, w := range s.workers {
 		if w.trouble != nil {
-			w.trouble.until = time.Time{}
+			w.trouble.wait, w.trouble.until = 0, time.Time{}
 		}
 	}
 	s.asked++
@@ -398,6 +398,7 @@ func (s *slot) member(ctx context.Context, rec *Record) (*member, error) {
 	if err != nil {
 		if ctx.Err() == nil {
 			s.codeFailed(rec, err)
+			_, _ = s.troubleOf(rec) // its wait begins
 		}
 		return old, err
 	}
