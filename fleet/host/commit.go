@@ -107,6 +107,9 @@ func (p *partition) write(progress bool) error {
 		for _, o := range p.committed(e, batch) {
 			p.relay.add(o)
 		}
+		p.mu.Lock()
+		p.committing = false // stop waits for the outputs, so the relay must have them
+		p.mu.Unlock()
 		for _, b := range batch {
 			b.then(nil)
 		}
@@ -122,7 +125,6 @@ func (p *partition) committed(e *entry, batch []*step) []*output {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.committing = false
 	p.known.learn(batch)
 	outputs := e.Outputs
 	for i, o := range outputs {
@@ -228,6 +230,7 @@ func (p *partition) tidy(last bool) {
 	}
 	if err != nil {
 		p.host.log.Warn("hosted worker: write state", "slot", p.slot, "error", err)
+		p.host.noteLost(ctx, "STATE", err)
 	}
 	keep, old := p.superfluous(flushed, last)
 	if len(old) == 0 {

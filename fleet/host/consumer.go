@@ -15,8 +15,15 @@ import (
 
 // consumer returns the durable consumer of rec's slot, which takes these topics. It creates
 // the consumer when there is none; a new one begins with the messages published after that.
-// When keep is true, the consumer goes on to take the topics that it has.
-func (h *Host) consumer(ctx context.Context, rec *Record, topics []string, keep bool) (jetstream.Consumer, error) {
+// When keep is true, the consumer goes on to take the topics that it has. It makes none on a stream of
+// the hosts: Create has looked, and the record may have been forged since. It returns the stream too.
+func (h *Host) consumer(
+	ctx context.Context, rec *Record, topics []string, keep bool,
+) (jetstream.Consumer, jetstream.Stream, error) {
+	of, err := h.streamOf(ctx, rec.Stream)
+	if err != nil {
+		return nil, nil, err
+	}
 	slot, stream := h.durable(rec), rec.Stream
 	c, err := h.js.Consumer(ctx, stream, slot)
 	switch {
@@ -31,9 +38,9 @@ func (h *Host) consumer(ctx context.Context, rec *Record, topics []string, keep 
 		c, err = h.updateConsumer(ctx, rec, c, topics, keep)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("consumer %s of stream %s: %w", slot, stream, err)
+		return nil, nil, fmt.Errorf("consumer %s of stream %s: %w", slot, stream, err)
 	}
-	return c, nil
+	return c, of, nil
 }
 
 // hostMark is in the metadata of everything that hosts create on the server, with their
@@ -134,7 +141,7 @@ func (h *Host) subscribe(ctx context.Context, rec *Record) error {
 		if slices.Equal(wanted, known) {
 			return nil
 		}
-		if _, err := h.consumer(ctx, rec, wanted, true); err != nil || rec.Group == "" {
+		if _, _, err := h.consumer(ctx, rec, wanted, true); err != nil || rec.Group == "" {
 			return err
 		}
 		known = wanted

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -14,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/pleme-io/lifecycle-go/fleet/host"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
+	"github.com/pleme-io/lifecycle-go/fleet/workflow"
 )
 
 // TestStateOfAnotherStream checks that a host does not mistake a message for an
@@ -115,6 +118,41 @@ func TestCodeOfADeletedWorker(t *testing.T) {
 		t.Errorf("update: %v", err)
 	}
 	if left := r.leftovers(); len(left) > 0 {
+		t.Errorf("left behind: %q", left)
+	}
+}
+
+// TestCodeForADeletedRecord is [TestCodeOfADeletedWorker] for a worker whose record is Deleted already and
+// not removed yet.
+func TestCodeForADeletedRecord(t *testing.T) {
+	r := newRig(t)
+	h := r.start("a")
+	create(t, h, host.Spec{ID: "w", Topic: "work.w", Code: prefix("")})
+	r.stop(h)
+	records, err := r.js.KeyValue(t.Context(), "HOST_WORKERS")
+	must(t, err)
+	stored := func() []string {
+		s, err := r.js.Stream(t.Context(), "HOST_CODE")
+		must(t, err)
+		info, err := s.Info(t.Context(), jetstream.WithSubjectFilter(">"))
+		must(t, err)
+		return slices.Collect(maps.Keys(info.State.Subjects))
+	}
+	r.js = &publishing{JetStream: r.js, before: func() {
+		entry, err := records.Get(t.Context(), "w")
+		must(t, err)
+		was := string(entry.Value())
+		deleted := strings.Replace(was, `"phase":"Running"`, `"phase":"Deleted"`, 1)
+		if deleted == was {
+			t.Fatalf("the record is %s", was)
+		}
+		_, err = records.PutString(t.Context(), "w", deleted)
+		must(t, err)
+	}}
+	if err := r.host("b").LoadCodeFromContent(t.Context(), "w", prefix("new")); !errors.Is(err, workflow.ErrTerminalPhase) {
+		t.Errorf("update: %v", err)
+	}
+	if left := stored(); len(left) > 0 {
 		t.Errorf("left behind: %q", left)
 	}
 }

@@ -156,7 +156,7 @@ func (h *Host) erase(ctx context.Context, rec *Record, others []*Record) error {
 // leaveSlot takes a worker out of its slot, and removes a slot that has no others.
 func (h *Host) leaveSlot(ctx context.Context, rec *Record, others []*Record) error {
 	if len(others) > 0 {
-		if _, err := h.consumer(ctx, rec, topics(others), false); err != nil {
+		if _, _, err := h.consumer(ctx, rec, topics(others), false); err != nil {
 			return fmt.Errorf("remove its topic from the consumer: %w", err)
 		}
 		h.forget(rec)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"golang.org/x/time/rate"
 
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
 	"github.com/pleme-io/lifecycle-go/fleet/internal/lanes"
@@ -25,11 +26,11 @@ type delivery struct {
 	stored time.Time // when the stream stored it
 	timer  *pendingTimer
 
-	acker        atomic.Pointer[acker] // of the newest delivery
-	body         string                // the HeaderBody of a message that was redriven without its data
-	complete     bool                  // header and data are there
-	redriven     bool                  // it was a dead letter
-	waitedOnRate bool                  // it has waited for its worker's rate
+	acker    atomic.Pointer[acker] // of the newest delivery
+	body     string                // the HeaderBody of a message that was redriven without its data
+	complete bool                  // header and data are there
+	redriven bool                  // it was a dead letter
+	reserved *rate.Limiter         // has reserved a token for it, for which it waits; nil for none
 	// An earlier host may have called a handler for it.
 	maybeHandled bool
 }

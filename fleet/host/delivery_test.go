@@ -155,9 +155,12 @@ func TestMisbehaviour(t *testing.T) {
 // memory.
 func TestLargeMessageWaitsForNothing(t *testing.T) {
 	r := newRig(t)
-	r.tune = func(c *host.Config) { c.MaxMessage, c.MaxHandlers, c.DrainTimeout = 1000, 1, time.Second }
+	r.tune = func(c *host.Config) {
+		c.MaxMessage, c.MaxHandlers, c.DrainTimeout = 1000, 1, time.Second
+		c.Limits.Time = 10 * bound // otherwise the first message ends, and the large one gets its place
+	}
 	h := r.start("a")
-	create(t, h, host.Spec{ID: "busy", Topic: "work.busy", Limits: engine.Limits{Time: 10 * bound}, Code: []byte("def handle(message):\n    while True: pass")})
+	create(t, h, host.Spec{ID: "busy", Topic: "work.busy", Code: []byte("def handle(message):\n    while True: pass")})
 	create(t, h, host.Spec{ID: "large", Topic: "work.large", Code: prefix("")})
 	r.publish("work.busy", "x")
 	r.eventually("the only place is taken", func() bool { return h.Waits().TakenPlaces == 1 })

@@ -62,11 +62,18 @@ def handle(message):
 // A record that was changed on the bus, so that its worker would read a stream of the hosts, gets nothing
 // of it.
 func TestForgedRecordReadsNoStreamOfTheHosts(t *testing.T) {
+	for what, group := range map[string]string{"alone": "", "in a group": "g"} {
+		t.Run(what, func(t *testing.T) { forgeStream(t, group) })
+	}
+}
+
+func forgeStream(t *testing.T, group string) {
+	t.Helper()
 	r := newRig(t)
 	var lines lockedBuffer
 	r.tune = func(c *host.Config) { c.Logger = slog.New(slog.NewTextHandler(&lines, nil)) }
 	h := r.start("a")
-	create(t, h, host.Spec{ID: "w", Topic: "work.w", OutputTopic: "out.w", Code: prefix("")})
+	create(t, h, host.Spec{ID: "w", Group: group, Topic: "work.w", OutputTopic: "out.w", Code: prefix("")})
 	records, err := r.js.KeyValue(t.Context(), "HOST_WORKERS")
 	must(t, err)
 	entry, err := records.Get(t.Context(), "w")

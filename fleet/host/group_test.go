@@ -310,13 +310,14 @@ func TestDrainGivesWorkersAway(t *testing.T) {
 // message is finished.
 func TestStopFinishesLongMessages(t *testing.T) {
 	r := newRig(t)
-	const lease = 6 * time.Second
+	// The handler takes longer than a lease that is not renewed is trusted (10 s), by less than a beat.
+	const lease, takes = 15 * time.Second, 11 * time.Second
 	r.tune = func(c *host.Config) { c.LeaseTTL = lease }
 	began := make(chan struct{}, 10)
 	h := r.startWith(r.native("w", func(ctx context.Context, m *engine.Message, _ engine.State) ([]engine.Output, error) {
 		began <- struct{}{}
 		select {
-		case <-time.After(lease): // longer than a lease that is not renewed is trusted
+		case <-time.After(takes):
 			return text(string(m.Data)), nil
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)

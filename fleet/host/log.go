@@ -36,13 +36,22 @@ func (h *Host) slotLog(slot string, fence uint64) *slotLog {
 }
 
 // writeBlocked says that a slot cannot write what its messages have caused, and with nil that it can
-// again. When the stream is gone, the session starts over and makes it anew.
+// again.
 func (h *Host) writeBlocked(slot string, err error) {
 	if err == nil {
 		h.log.Info("hosted worker: it goes on, because its effects can be written again", "slot", slot)
 		return
 	}
 	h.log.Error("hosted worker: it waits, because its effects cannot be written", "slot", slot, "error", natserr.Plain(err))
+	h.noteLost(context.Background(), "LOG", err)
+}
+
+// noteLost has the session start over when an error says that a stream of the hosts is gone. The session
+// makes it anew.
+func (h *Host) noteLost(ctx context.Context, stream string, err error) {
+	if errors.Is(err, jetstream.ErrNoStreamResponse) { // the stream may only lack a leader
+		_, err = h.js.Stream(ctx, h.cfg.Name+"_"+stream)
+	}
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		h.lost.Store(true)
 		h.wake.Notify()

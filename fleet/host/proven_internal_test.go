@@ -115,7 +115,7 @@ func TestRelayGoesOnReading(t *testing.T) {
 	for ; !there && looks < 10; looks++ {
 		there, err = r.isPublished(t.Context(), o)
 	}
-	if !there || err != nil || looks < 3 {
+	if !there || err != nil || looks < 2 {
 		t.Errorf("after %d looks: %v, %v", looks, there, err)
 	}
 	r.done(&lanes.Task[*output]{Value: o})

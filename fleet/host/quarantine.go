@@ -16,9 +16,10 @@ import (
 type trouble struct {
 	code     codeVersion
 	err      error
-	failures int // how often it made the engine panic or not return, or ended its process
-	until    time.Time
-	noted    bool // the record was Failed since
+	failures int           // how often it made the engine panic or not return, or ended its process
+	wait     time.Duration // before it is tried again, from the first look on; 0 when it is over, or was begun
+	until    time.Time     // end of the wait that was begun
+	noted    bool          // the record was Failed since
 }
 
 // quarantines says how long code waits that made the engine panic or not return, or that ended its
@@ -26,7 +27,8 @@ type trouble struct {
 var quarantines = worker.Backoff{Min: retryLoad, Max: 10 * time.Minute, Jitter: worker.NoJitter}
 
 // codeFailed takes the code of a record out of service: it could not be loaded, or its messages have
-// ended its process too often.
+// ended its process too often. Its wait begins when the slot next looks at it, which is perhaps long after
+// that: the runner ends first.
 func (s *slot) codeFailed(rec *Record, err error) {
 	s.host.counts(rec).LoadsFailed.Add(1)
 	s.mu.Lock()
@@ -40,7 +42,7 @@ func (s *slot) codeFailed(rec *Record, err error) {
 		t.failures++
 		wait = quarantines.After(t.failures)
 	}
-	t.err, t.until, t.noted = err, time.Now().Add(wait), false
+	t.err, t.wait, t.until, t.noted = err, wait, time.Time{}, false
 }
 
 // troubleOf reports whether the code of a record has failed here, and why while it may not be tried
@@ -48,13 +50,17 @@ func (s *slot) codeFailed(rec *Record, err error) {
 func (s *slot) troubleOf(rec *Record) (failed bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	t := s.workerLocked(rec.ID).trouble
+	w := s.workerLocked(rec.ID)
+	t := w.trouble
 	if t == nil || t.code != rec.codeVersion() {
 		return false, nil
 	}
+	if t.wait > 0 {
+		t.until, t.wait = time.Now().Add(t.wait), 0
+	}
 	if rec.State == StateFailed {
 		t.noted = true
-	} else if t.noted { // an operator has started it
+	} else if t.noted && rec.revision > w.own { // an operator has started it
 		t.until = time.Time{}
 	}
 	if time.Now().Before(t.until) {

@@ -55,11 +55,23 @@ func newTokens(r Rate) *rate.Limiter {
 // waitForRate returns how long a message has to wait because of its worker's rate. A message
 // waits at most once for each attempt.
 func (m *member) waitForRate(d *delivery) time.Duration {
-	if d.waitedOnRate || m.tokens == nil {
-		d.waitedOnRate = false
+	if d.reserved != nil || m.tokens == nil {
+		d.reserved = nil
 		return 0
 	}
 	wait := m.tokens.Reserve().Delay()
-	d.waitedOnRate = wait > 0
+	if wait > 0 {
+		d.reserved = m.tokens
+	}
 	return wait
+}
+
+// giveBackToken gives back the token that a delivery has reserved and does not use. The next runner
+// takes the tokens of this one, and its deliveries would wait behind those that nobody uses.
+func (d *delivery) giveBackToken() {
+	if d.reserved != nil {
+		// Reservation.Cancel gives back nothing for a token before the newest one.
+		d.reserved.ReserveN(time.Now(), -1)
+		d.reserved = nil
+	}
 }

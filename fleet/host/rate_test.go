@@ -59,3 +59,25 @@ func TestRate(t *testing.T) {
 		}
 	}
 }
+
+// TestRateAfterAChange checks that messages that waited for a token, and were given back at a change
+// that keeps the rate, hold up nobody: the tokens that they had reserved are given back too.
+func TestRateAfterAChange(t *testing.T) {
+	r := newRig(t)
+	const keys, per = 40, 3 * time.Second // together they wait for longer than bound
+	w := r.native("w", func(_ context.Context, m *engine.Message, _ engine.State) ([]engine.Output, error) {
+		return text(string(m.Data)), nil
+	})
+	w.Topic, w.OutputTopic = "work.w.*", "out.w"
+	w.Rate = host.Rate{Messages: 1, Per: per}
+	h := r.startWith(w)
+	for i := range keys {
+		r.publish("work.w."+strconv.Itoa(i), "x")
+	}
+	r.eventually("the first one is handled", func() bool { return len(r.outputs("out.w")) > 0 })
+	time.Sleep(300 * time.Millisecond) // so that the others most likely wait for their tokens
+	w.OutputTopic = "out.changed"
+	_, err := h.Apply(t.Context(), w)
+	must(t, err)
+	r.eventually("the next one is handled", func() bool { return len(r.outputs("out.changed")) > 0 })
+}

@@ -1,12 +1,14 @@
 package host_test
 
 import (
+	"context"
 	"log/slog"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/pleme-io/lifecycle-go/fleet/host"
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
 )
 
 // The log of the workers is gone, and nothing else: the host says so, makes it again, and its workers
@@ -24,6 +26,54 @@ func TestHostAfterItsLogWasDeleted(t *testing.T) {
 	r.eventually("the worker goes on", func() bool { return slices.Contains(r.outputs("out.w"), "after") })
 	if all := lines.String(); !strings.Contains(all, "slot=w-w") || !strings.Contains(all, "stream not found") {
 		t.Errorf("the host's log does not say what is missing:\n%s", all)
+	}
+}
+
+// A stream of the hosts is gone when a worker writes to it, or is changed: the host makes it again.
+func TestHostAfterAStreamWasDeleted(t *testing.T) {
+	for what, x := range map[string]struct {
+		stream, message string
+		update          bool
+	}{
+		"state, at a write":    {"HOST_STATE", "write", false},
+		"state, at an update":  {"HOST_STATE", "after", true},
+		"log, at an update":    {"HOST_LOG", "after", true},
+		"letters, at a letter": {"HOST_DEAD", "reject", false},
+	} {
+		t.Run(what, func(t *testing.T) {
+			r := newRig(t)
+			w := r.native("w", func(ctx context.Context, m *engine.Message, s engine.State) ([]engine.Output, error) {
+				switch string(m.Data) {
+				case "write":
+					return nil, s.Put(ctx, "k", m.Data)
+				case "reject":
+					return nil, engine.Reject("never")
+				}
+				return text(string(m.Data)), nil
+			})
+			h := r.startWith(w)
+			r.publish("work.w", "before")
+			r.wantOutputs("out.w", "before")
+			must(t, r.js.DeleteStream(t.Context(), x.stream))
+			if x.update {
+				w.OutputTopic = "out.changed"
+				_, err := h.Apply(t.Context(), w)
+				must(t, err)
+			}
+			r.publish("work.w", x.message)
+			r.eventually("the stream is there", func() bool {
+				_, err := r.js.Stream(t.Context(), x.stream)
+				return err == nil
+			})
+			switch x.message {
+			case "write":
+				r.eventually("the value is there", func() bool { return r.value(h, "w", "k") == "write" })
+			case "reject":
+				r.letters(h, "w", 1)
+			default:
+				r.wantOutputs("out.changed", "after")
+			}
+		})
 	}
 }
 

@@ -67,11 +67,7 @@ func (s *slot) start(ctx context.Context, members []*member) (*runner, error) {
 	for _, m := range members {
 		records = append(records, m.record)
 	}
-	stream, err := s.host.streamOf(ctx, records[0].Stream) // Create has looked; the record may have been forged since
-	if err != nil {
-		return nil, err
-	}
-	consumer, err := s.host.consumer(ctx, records[0], topics(records), true)
+	consumer, stream, err := s.host.consumer(ctx, records[0], topics(records), true)
 	if err != nil {
 		return nil, err
 	}
@@ -93,6 +89,7 @@ func (s *slot) start(ctx context.Context, members []*member) (*runner, error) {
 	memory := s.host.open(records[0], s.name)
 	r.partition, err = s.host.claim(ctx, s.name, source, records, memory, func(error) { r.halt() })
 	if err != nil {
+		s.host.noteLost(ctx, "STATE", err)
 		memory.close()
 		r.cancel(nil)
 		return nil, err

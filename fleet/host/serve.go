@@ -56,7 +56,7 @@ func (h *Host) serve(ctx context.Context) error {
 		h.checkRecoveryTime(err)
 		_ = startOver.Sleep(ctx, 1)
 	}
-	h.endSlots()
+	h.endSlots(work)
 	stopSweeps()
 	h.running.Wait()
 	if h.ready.Load() {
@@ -101,7 +101,7 @@ func (h *Host) checkRecoveryTime(err error) {
 
 // session follows the records and the members until one of the watches breaks. When ctx ends it
 // drains this host, and goes on renewing the lease until the last slot has ended: then it returns
-// nil. Before it has read the records and the members it has no slot, and returns at once.
+// nil. Before it has read the records and the members it returns at once, and endSlots renews the lease.
 func (h *Host) session(ctx, work context.Context) error {
 	attempt, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -130,21 +130,21 @@ func (h *Host) session(ctx, work context.Context) error {
 	// These are new for each session, so that removed records do not stay.
 	known, broken := make(map[string]*Record), make(map[string]error)
 	hostsRead, recordsRead := false, false
-	stopping := ctx.Done()
+	stopping := ctx.Done() // nil once the stop was seen
 	for {
 		select {
-		case <-stopping:
-			if h.left || !hostsRead || !recordsRead {
-				return nil
-			}
-			stopping = nil
-			h.draining.Store(true)
-			h.wake.Notify()
+		case <-stopping: // seen below
 		case <-beat.C:
 			if h.left {
 				continue
 			}
-			if err := h.beat(work); err != nil {
+			var err error
+			if stopping == nil {
+				err = h.beatOnce(work)
+			} else {
+				err = h.beat(ctx)
+			}
+			if err != nil {
 				return err // the watches are of the old store
 			}
 		case <-h.wake:
@@ -178,6 +178,15 @@ func (h *Host) session(ctx, work context.Context) error {
 				h.observe(entry, known, broken)
 			}
 		}
+		if stopping != nil && ctx.Err() != nil {
+			if h.left || !hostsRead || !recordsRead {
+				return nil
+			}
+			stopping = nil
+			beat.Reset(h.cfg.LeaseTTL / 6) // the stop may have cut the last one off
+			h.draining.Store(true)
+			h.wake.Notify()
+		}
 		isUpToDate := hostsRead && recordsRead && len(recs.Updates()) == 0
 		if isUpToDate && assignLater == nil {
 			if wait := time.Until(assignFrom); wait > 0 {
@@ -203,6 +212,9 @@ func (h *Host) beat(ctx context.Context) error {
 	defer cancel()
 	err := h.members.beat(within)
 	if err != nil && !errors.Is(err, errReplaced) {
+		if ctx.Err() != nil {
+			return nil // the host stops
+		}
 		h.log.Warn("hosts: the heartbeat failed", "host", h.cfg.HostID, "error", natserr.Plain(err))
 		look, stop := context.WithTimeout(ctx, h.cfg.LeaseTTL/3)
 		defer stop()
@@ -214,6 +226,18 @@ func (h *Host) beat(ctx context.Context) error {
 	if err != nil {
 		h.log.Error("hosts: the server has lost the hosted workers that it stored: this host makes their buckets and streams anew",
 			"host", h.cfg.HostID, "error", err)
+	}
+	return err
+}
+
+// beatOnce is beat for a host that stops. A server that does not answer delays the stop little.
+func (h *Host) beatOnce(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, h.cfg.LeaseTTL/10)
+	defer cancel()
+	err := h.members.beat(ctx)
+	if err != nil && !errors.Is(err, errReplaced) {
+		h.log.Warn("hosts: the heartbeat failed", "host", h.cfg.HostID, "error", natserr.Plain(err))
+		return nil
 	}
 	return err
 }
@@ -328,8 +352,9 @@ func (h *Host) recovered() {
 	h.recovery, h.fault = recoveryDone, nil
 }
 
-// endSlots ends every slot and waits until all have ended.
-func (h *Host) endSlots() {
+// endSlots ends every slot and waits until all have ended. A stop between two sessions comes to it with
+// slots that handle messages, so it goes on renewing the lease.
+func (h *Host) endSlots(work context.Context) {
 	h.mu.Lock()
 	slots := make([]*slot, 0, len(h.slots))
 	for _, s := range h.slots {
@@ -337,8 +362,16 @@ func (h *Host) endSlots() {
 		slots = append(slots, s)
 	}
 	h.mu.Unlock()
+	beat := time.NewTicker(h.cfg.LeaseTTL / 6)
+	defer beat.Stop()
 	for _, s := range slots {
-		<-s.gone
+		for !isClosed(s.gone) {
+			select {
+			case <-s.gone:
+			case <-beat.C:
+				_ = h.beatOnce(work) // a store that was replaced changes nothing for a host that ends
+			}
+		}
 	}
 	h.mu.Lock()
 	clear(h.slots)

@@ -53,6 +53,7 @@ type workerStatus struct {
 	fault   error
 	applied uint64 // revision of the record that was tried
 	trouble *trouble
+	own     uint64 // revision of the newest record that the slot has written, to note an outcome
 }
 
 // codeVersion names the code of one worker.
@@ -107,7 +108,7 @@ func (s *slot) ask() uint64 {
 	defer s.mu.Unlock()
 	for _, w := range s.workers {
 		if w.trouble != nil {
-			w.trouble.until = time.Time{}
+			w.trouble.wait, w.trouble.until = 0, time.Time{}
 		}
 	}
 	s.asked++
@@ -310,7 +311,7 @@ func (s *slot) cover(ctx context.Context, records []*Record) error {
 		return nil
 	}
 	if len(records) > 0 {
-		if _, err := s.host.consumer(ctx, records[0], wanted, true); err != nil {
+		if _, _, err := s.host.consumer(ctx, records[0], wanted, true); err != nil {
 			return err
 		}
 	}
@@ -347,14 +348,20 @@ func (s *slot) note(rec *Record, loaded bool, err error) {
 		s.host.lines.add(rec, true, "load: "+reason)
 	}
 	by := Change{By: s.host.cfg.HostID, Note: reason}
-	_, writeErr := s.host.records.update(ctx, rec.ID, by, func(r *Record) (bool, error) {
+	wrote := false
+	written, writeErr := s.host.records.update(ctx, rec.ID, by, func(r *Record) (bool, error) {
 		same := r.UID == rec.UID && r.Digest == rec.Digest && r.State.wanted()
-		if !same || r.State == want {
+		if wrote = same && r.State != want; !wrote {
 			return false, nil // an operator has stopped or updated it meanwhile; the slot tries again then
 		}
 		r.State, r.Reason = want, reason
 		return true, nil
 	})
+	if wrote && writeErr == nil {
+		s.mu.Lock()
+		s.workerLocked(rec.ID).own = written.revision
+		s.mu.Unlock()
+	}
 	if writeErr != nil && !errors.Is(writeErr, ErrNotFound) {
 		s.host.log.Warn("hosted worker: note its state", "worker", rec.ID, "state", want, "error", writeErr)
 	}
@@ -391,6 +398,7 @@ func (s *slot) member(ctx context.Context, rec *Record) (*member, error) {
 	if err != nil {
 		if ctx.Err() == nil {
 			s.codeFailed(rec, err)
+			_, _ = s.troubleOf(rec) // its wait begins
 		}
 		return old, err
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
 	"github.com/pleme-io/lifecycle-go/fleet/host/fetch"
+	"github.com/pleme-io/lifecycle-go/fleet/workflow"
 	"github.com/pleme-io/lifecycle-go/fsm"
 	"github.com/pleme-io/lifecycle-go/worker"
 )
@@ -353,8 +354,8 @@ func (h *Host) deploy(ctx context.Context, rec *Record, v *Version, o options, s
 		return true, nil
 	})
 	if err != nil {
-		var refused *fsm.TransitionError
-		if v != nil && (errors.Is(err, ErrNotFound) || errors.As(err, &refused)) {
+		gone := errors.Is(err, ErrNotFound) || errors.Is(err, workflow.ErrTerminalPhase)
+		if v != nil && (gone || hasType[*fsm.TransitionError](err)) {
 			// The deletion may have removed the worker's code before this version was
 			// stored, so remove the code again.
 			err = errors.Join(err, h.code.drop(ctx, rec))
