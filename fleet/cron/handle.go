@@ -39,6 +39,8 @@ const (
 	ackWait = 30 * time.Second
 	// heartbeat is how often the process gives one.
 	heartbeat = ackWait / 3
+	// beatTime is how long a sign waits for the server's answer; then the next one is given.
+	beatTime = 2 * time.Second
 	// answerTime bounds a question to the server.
 	answerTime = 5 * time.Second
 	// patience is how long a function may take to return when its context has ended.
@@ -183,7 +185,7 @@ func keep(ctx context.Context, nc *nats.Conn, reply string) error {
 		case <-pause.C:
 		}
 		asked := time.Now()
-		attempt, cancel := context.WithDeadline(ctx, heard.Add(trusted))
+		attempt, cancel := context.WithTimeout(ctx, min(beatTime, time.Until(heard.Add(trusted))))
 		_, err := nc.RequestWithContext(attempt, reply, []byte("+WPI")) // as msg.InProgress, which asks for no answer
 		cancel()
 		switch {
