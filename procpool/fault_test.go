@@ -215,6 +215,52 @@ func TestBreakerClosesAgain(t *testing.T) {
 	}
 }
 
+// While the breaker is open the extra worker goes on with the queries of its keys.
+func TestBreakerAndTheKeysOfTheExtraWorker(t *testing.T) {
+	dir := t.TempDir()
+	p := startPool(t, func() *exec.Cmd {
+		if exists(dir, "broken") {
+			return self("exit:broken")
+		}
+		return self("serve")
+	}, func(c *procpool.Config) {
+		c.BreakAfter, c.MaxQueue = 1, 10
+		c.Backoff = worker.Backoff{Min: time.Hour, Max: time.Hour}
+		c.Poison.Deaths = 10
+	})
+	write := func(name string) {
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	bob := procpool.Key("bob")
+	wait := ask{Op: "wait", Path: filepath.Join(dir, "open"), Text: "alone"}.raw()
+	first := submit(t, p, wait, bob, procpool.Idempotent(), procpool.BeginAnew())
+	busy := func() (pid int) {
+		for _, w := range p.State().Children {
+			if strings.HasPrefix(w.Reason, "busy with "+first.ID()) {
+				pid = w.PID
+			}
+		}
+		return pid
+	}
+	eventually(t, "a worker has it", func() bool { return busy() != 0 })
+	was := busy()
+	kill(t, was)
+	eventually(t, "the extra worker has it", func() bool { pid := busy(); return pid != 0 && pid != was })
+	second := submit(t, p, nextOne, bob)
+	write("broken")
+	if _, err := p.Do(within(t), ask{}.raw()); !errors.Is(err, procpool.ErrUnavailable) {
+		t.Errorf("a query that no worker can take: %v", err)
+	}
+	write("open")
+	for name, q := range map[string]*procpool.Query{"first": first, "second": second} {
+		if _, err := q.Result(); err != nil {
+			t.Errorf("the %s query of the key: %v", name, err)
+		}
+	}
+}
+
 // While the breaker is open the extra worker goes on with the queries that run alone. Without
 // it such a query is rejected at once, as any other.
 func TestBreakerAndQueriesThatRunAlone(t *testing.T) {

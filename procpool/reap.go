@@ -117,12 +117,16 @@ func (p *Pool) backOffLocked(failures int, why error) {
 }
 
 // unservableLocked removes the waiting queries from the queues that no worker can take while
-// the breaker is open, and returns them with their errors.
+// the breaker is open, and returns them with their errors. A query in a worker's own list stays: the
+// worker takes it, or gives it back when it ends.
 func (p *Pool) unservableLocked() (ends []endedBy) {
 	any, alone := p.brokenLocked(false), p.brokenLocked(true)
 	for _, q := range p.waitingLocked() {
-		err := any
-		if q.in == p.alone {
+		var err error
+		switch q.in {
+		case p.queue:
+			err = any
+		case p.alone:
 			err = alone
 		}
 		if err != nil {

@@ -123,21 +123,17 @@ func (s *Supervisor) stopNext(g *group) bool {
 	stopsTogether := g == s.final && (s.dynamic != nil || s.cfg.StopTogether)
 	if stopsTogether && !s.allAskedToStop {
 		s.allAskedToStop = true
-		s.stopEach(s.share(0))
+		s.stopEach(s.share(false))
 	}
 	for ; g.cursor >= 0; g.cursor-- {
-		others := g.cursor
-		if stopsTogether {
-			others = 0
-		}
 		c := g.members[g.cursor]
 		switch {
 		case c.group != g:
 		case c.instance != nil && c.instance.running:
-			s.stopUnlessAsked(c.instance, s.share(others))
+			s.stopUnlessAsked(c.instance, s.share(!stopsTogether && g.isFollowed()))
 			return false
 		case c.op != nil: // the factory runs, or a Start that does not return
-			s.cancelStart(c.op, s.share(others))
+			s.cancelStart(c.op, s.share(!stopsTogether && g.isFollowed()))
 			return false
 		case c.instance != nil && !c.instance.settled:
 			return false
@@ -146,14 +142,21 @@ func (s *Supervisor) stopNext(g *group) bool {
 	return true
 }
 
+// isFollowed reports whether a member has to be stopped after the one at the cursor.
+func (g *group) isFollowed() bool {
+	return slices.ContainsFunc(g.members[:g.cursor], func(c *child) bool {
+		return c.group == g && (c.op != nil || c.instance != nil && c.instance.running)
+	})
+}
+
 // share returns the deadline for the child that is stopped now. It leaves half of
-// the remaining time for the others.
-func (s *Supervisor) share(others int) time.Time {
+// the remaining time for the others, if there are any.
+func (s *Supervisor) share(others bool) time.Time {
 	if s.deadline.IsZero() {
 		return time.Time{}
 	}
 	remaining := time.Until(s.deadline)
-	if others == 0 {
+	if !others {
 		return time.Now().Add(remaining - remaining/20) // the rest is for the loop to notice the end
 	}
 	return time.Now().Add(remaining / 2)

@@ -70,12 +70,17 @@ func mayHave(pid int, sockets []string) bool {
 }
 
 // familyOf returns the process, its group and all processes below them, such as those that it has
-// started in sessions of their own.
+// started in sessions of their own. It leaves out those that have ended and are not reaped yet: they
+// have no sockets, and the kernel hides that as well.
 func familyOf(pid int) map[int]bool {
 	family, parents := map[int]bool{pid: true}, make(map[int]int)
+	var ended []int
 	eachPID(func(other int) bool {
 		if s, ok := readStat(other); ok {
 			parents[other] = s.ppid
+			if s.state == 'Z' || s.state == 'X' {
+				ended = append(ended, other)
+			}
 			if s.pgrp == pid {
 				family[other] = true
 			}
@@ -89,6 +94,9 @@ func familyOf(pid int) map[int]bool {
 				family[child], grows = true, true
 			}
 		}
+	}
+	for _, other := range ended {
+		delete(family, other)
 	}
 	return family
 }

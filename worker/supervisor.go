@@ -315,10 +315,11 @@ func (s *Supervisor) await(ctx context.Context, reply <-chan error) error {
 }
 
 // Stop stops the children in reverse order and waits until all have stopped. A child has
-// half of the time until ctx's deadline, so that the others have time too. When a
-// tenth of the time until ctx's deadline is left, it stops all that remain at once.
-// When ctx ends first, the supervisor is Killed and the error names each child that
-// has not stopped; [BaseWorker.Gone] closes when they have returned.
+// half of the time until ctx's deadline, so that the others have time too, and the last
+// one that lives has the whole. When a tenth of the time until ctx's deadline is left, it
+// stops all that remain at once. When ctx ends first, the supervisor is Killed and the
+// error names each child that has not stopped; [BaseWorker.Gone] closes when they have
+// returned.
 func (s *Supervisor) Stop(ctx context.Context) error {
 	cause := stopCause(ctx)
 	if s.RequestStop(cause) {

@@ -225,6 +225,31 @@ func TestDeadlineThatComesAfterTheStopHasBegun(t *testing.T) {
 	})
 }
 
+// A child that is done leaves its part of the time to those that live.
+func TestLastChildThatLivesHasTheWholeTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		done := worker.FuncSpec("done", func(context.Context) error { return nil })
+		done.Restart = worker.OnFailure
+		slow := worker.FuncSpec("slow", func(ctx context.Context) error {
+			<-ctx.Done()
+			time.Sleep(8 * time.Second)
+			return nil
+		})
+		slow.StopTimeout = time.Hour
+		s := worker.NewSupervisor("tree", worker.SupervisorConfig{Children: []worker.Spec{done, slow}})
+		if err := s.Start(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		stopping, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		if err := s.Stop(stopping); err != nil {
+			t.Errorf("Stop returned %v, want nil: the slow child needs 8s of 10s", err)
+		}
+		<-s.Gone()
+	})
+}
+
 // If the supervisor held a lock during a child's Stop, State would have to wait.
 func TestStateDoesNotWaitForAStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

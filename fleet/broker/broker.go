@@ -50,7 +50,8 @@ type Broker struct {
 // buckets and streams of the configuration that are missing. It returns when JetStream
 // answers. After an error nothing is left running. ctx bounds the attempt only; the
 // Broker outlives it. A server that takes the connection and does not greet holds the attempt for two
-// seconds, also when ctx ends before: each reconnect has the same time.
+// seconds, also when ctx ends before, and until a later deadline of ctx for ten at most. That is for one
+// URL of a list: the next ones have the same time each, and so has each reconnect.
 //
 // Connect returns a [*SpecError] for a bucket or a stream that differs from its
 // declaration. It does not change it: it may belong to another program, and a change
@@ -120,7 +121,7 @@ func (b *Broker) open(ctx context.Context, cfg Config) error {
 	if deadline, ok := ctx.Deadline(); ok {
 		opts = append(opts, nats.Timeout(min(max(time.Until(deadline), nats.DefaultTimeout), handshakeTime)))
 	}
-	nc, err := nats.Connect(cfg.URL, opts...) // it has a timeout: ctx's deadline, or 2 s when that is longer
+	nc, err := nats.Connect(cfg.URL, opts...) // each URL has 2 s, or until ctx's deadline when that is longer
 	var invalid *url.Error
 	if errors.As(err, &invalid) {
 		err = invalid.Err // the rest of it quotes the URL

@@ -162,7 +162,8 @@ func same(stored *jetstream.RawStreamMsg, msg *nats.Msg) bool {
 }
 
 // Remove removes a schedule, its last time and the state of [Handle]. It returns nil when there is
-// none.
+// none. A call that is in progress goes on to its end, and does not come again: then that Handle
+// returns an error.
 func Remove(ctx context.Context, js jetstream.JetStream, stream, name string) error {
 	at, err := open(ctx, js, stream)
 	for _, of := range []string{subject(stream, name), Topic(stream, name)} {

@@ -336,6 +336,77 @@ func TestCallEndsBeforeTheNextBegins(t *testing.T) {
 	})
 }
 
+// A connection that comes back after one lost heartbeat is no reason to end the call.
+func TestCallGoesOnAfterALostHeartbeat(t *testing.T) {
+	at := time.Date(2000, 1, 3, 0, 30, 0, 0, time.UTC)
+	bubble(t, at, func(t *testing.T, serve func() (jetstream.JetStream, func())) {
+		js, stop := serve()
+		defer stop()
+		var isCut atomic.Bool
+		opts := js.Conn().Opts
+		nc, err := nats.Connect("", nats.InProcessServer(wire{opts.InProcessServer, &isCut}),
+			nats.Token(opts.Token), nats.NoReconnect(), nats.PingInterval(time.Hour))
+		must(t, err)
+		defer nc.Close()
+		first, err := jetstream.New(nc)
+		must(t, err)
+		must(t, cron.Set(t.Context(), js, "CRON", cron.Schedule{Name: "s", Cron: "0 1 * * *"}))
+		begun := make(chan struct{})
+		calls, cause := 0, error(nil)
+		end := run(t, first, "s", func(ctx context.Context, _ cron.Tick) error {
+			if calls++; calls == 1 {
+				close(begun)
+			}
+			time.Sleep(5 * time.Minute)
+			cause = ctx.Err()
+			return nil
+		})
+		<-begun
+		time.Sleep(68500 * time.Millisecond) // a heartbeat comes each ten seconds
+		isCut.Store(true)
+		time.Sleep(3 * time.Second)
+		isCut.Store(false)
+		time.Sleep(10 * time.Minute)
+		end()
+		if calls != 1 || cause != nil {
+			t.Errorf("%d calls, the last one ended by %v, want one to its end", calls, cause)
+		}
+	})
+}
+
+// Nobody takes the heartbeats of a call whose schedule is removed, and no other process gets its time.
+func TestCallGoesOnWhenItsScheduleIsRemoved(t *testing.T) {
+	for name, result := range map[string]error{"it succeeds": nil, "it fails": errors.New("the disk is full")} {
+		t.Run(name, func(t *testing.T) {
+			at := time.Date(2000, 1, 3, 0, 30, 0, 0, time.UTC)
+			bubble(t, at, func(t *testing.T, serve func() (jetstream.JetStream, func())) {
+				js, stop := serve()
+				defer stop()
+				must(t, cron.Set(t.Context(), js, "CRON", cron.Schedule{Name: "s", Cron: "0 1 * * *"}))
+				begun, done := make(chan struct{}), make(chan error, 1)
+				calls, cause := 0, error(nil)
+				go func() {
+					done <- cron.Handle(t.Context(), js, "CRON", "s", func(ctx context.Context, _ cron.Tick) error {
+						if calls++; calls == 1 {
+							close(begun)
+						}
+						time.Sleep(5 * time.Minute)
+						cause = ctx.Err()
+						return result
+					})
+				}()
+				<-begun
+				time.Sleep(time.Minute)
+				must(t, cron.Remove(t.Context(), js, "CRON", "s"))
+				if err := <-done; err == nil || calls != 1 || cause != nil {
+					t.Errorf("Handle returned %v after %d calls, the last one ended by %v; want an error after one to its end",
+						err, calls, cause)
+				}
+			})
+		})
+	}
+}
+
 func TestWrongSchedulesAreRefused(t *testing.T) {
 	plain := cron.Stream("PLAIN")
 	plain.AllowMsgSchedules = false

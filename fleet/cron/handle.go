@@ -39,6 +39,8 @@ const (
 	ackWait = 30 * time.Second
 	// heartbeat is how often the process gives one.
 	heartbeat = ackWait / 3
+	// beatTime is how long a sign waits for the server's answer; then the next one is given.
+	beatTime = 2 * time.Second
 	// answerTime bounds a question to the server.
 	answerTime = 5 * time.Second
 	// patience is how long a function may take to return when its context has ended.
@@ -60,7 +62,7 @@ func durable(name string) string { return "cron_" + name }
 // whichever process is free, until it succeeds or the schedule's next time comes. A call may come again
 // after a crash: see [Tick].ID. The context of do ends with ctx, and when the server has not answered
 // for 24 seconds: after 30 it gives the tick to another process. Handle waits a second for a do that
-// ignores that.
+// ignores that. A call goes on when [Remove] removes the schedule.
 //
 // Handle returns an error when the stream or the consumer is gone or cannot be reached. Run it
 // where a failure is tried again, as App.Supervise does.
@@ -109,12 +111,15 @@ func handle(ctx context.Context, js jetstream.JetStream, stream, name string, do
 	for {
 		msg, err := messages.Next()
 		if errors.Is(err, jetstream.ErrNoHeartbeat) {
+			if isGone(ctx, js, stream, name) {
+				return jetstream.ErrConsumerNotFound
+			}
 			continue // the connection is away, and comes back
 		}
 		if err != nil {
 			return err
 		}
-		if err := one(ctx, js.Conn(), stream, name, msg, do); err != nil {
+		if err := one(ctx, js, stream, name, msg, do); err != nil {
 			return err
 		}
 	}
@@ -122,7 +127,8 @@ func handle(ctx context.Context, js jetstream.JetStream, stream, name string, do
 
 // one calls do for a message, and answers it. Its error is the server's.
 func one(
-	ctx context.Context, nc *nats.Conn, stream, name string, msg jetstream.Msg, do func(context.Context, Tick) error,
+	ctx context.Context, js jetstream.JetStream, stream, name string, msg jetstream.Msg,
+	do func(context.Context, Tick) error,
 ) error {
 	meta, err := msg.Metadata()
 	if err != nil {
@@ -141,8 +147,10 @@ func one(
 	var beats sync.WaitGroup
 	var beatErr error
 	beats.Go(func() {
-		beatErr = keep(own, nc, msg.Reply())
-		end()
+		beatErr = keep(own, js.Conn(), msg.Reply(), func(ctx context.Context) bool { return isGone(ctx, js, stream, name) })
+		if beatErr != nil {
+			end()
+		}
 	})
 	select {
 	case <-c.Done():
@@ -169,11 +177,21 @@ func one(
 	return msg.DoubleAck(answer)
 }
 
+// isGone reports whether the server says that the consumer does not exist.
+func isGone(ctx context.Context, js jetstream.JetStream, stream, name string) bool {
+	attempt, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	_, err := js.Consumer(attempt, stream, durable(name))
+	return errors.Is(err, jetstream.ErrConsumerNotFound) || errors.Is(err, jetstream.ErrStreamNotFound)
+}
+
 // keep tells the server that a call goes on, until ctx ends. It returns an error when the server has not
 // answered for so long that it may soon give the tick to another process: a message without an answer
-// may be lost in a connection that only seems to work.
-func keep(ctx context.Context, nc *nats.Conn, reply string) error {
-	heard := time.Now()
+// may be lost in a connection that only seems to work. It returns nil also when isGone says that the
+// consumer does not exist, so that no other process can get the tick. It asks that when nobody takes
+// two signs in a row.
+func keep(ctx context.Context, nc *nats.Conn, reply string, isGone func(context.Context) bool) error {
+	heard, unheard := time.Now(), false
 	for wait := heartbeat; ; {
 		pause := time.NewTimer(wait)
 		select {
@@ -183,10 +201,15 @@ func keep(ctx context.Context, nc *nats.Conn, reply string) error {
 		case <-pause.C:
 		}
 		asked := time.Now()
-		attempt, cancel := context.WithDeadline(ctx, heard.Add(trusted))
+		attempt, cancel := context.WithTimeout(ctx, min(beatTime, time.Until(heard.Add(trusted))))
 		_, err := nc.RequestWithContext(attempt, reply, []byte("+WPI")) // as msg.InProgress, which asks for no answer
+		again := unheard
+		unheard = errors.Is(err, nats.ErrNoResponders)
+		gone := again && unheard && isGone(attempt)
 		cancel()
 		switch {
+		case gone:
+			return nil
 		case ctx.Err() != nil:
 			return nil //nolint:nilerr // the call has ended
 		case err == nil:

@@ -72,8 +72,9 @@ type gate struct {
 
 // isOld reports whether a command that expires then is older than an admitted one, however far the clocks
 // of two operators are apart. A nonce is forgotten, and a command with it refused, by the commands
-// alone: a clock that is set back makes none valid again, and one that was ahead refuses none
-// when it is right again.
+// alone: a clock that is set back makes none valid again, and a clock of the process that was ahead
+// refuses none when it is right again. When an operator's clock was ahead as well, and such a command was
+// admitted, the commands with the right time are refused until that time has come or the process restarts.
 func (g *gate) isOld(expires time.Time) bool { return expires.Add(2 * maxClockGap).Before(g.newest) }
 
 // admit opens a command and checks everything that does not depend on the process's

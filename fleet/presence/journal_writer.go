@@ -45,7 +45,7 @@ type pendingEvent struct {
 	complete func(context.Context, Event) Event // called once before the event is stored; nil for none
 }
 
-// maxAsked is how many events are completed at once: the platform may answer slowly.
+// maxAsked is how many events are completed at once, and then stored: the platform may answer slowly.
 const maxAsked = 16
 
 // newJournalWriter returns a journalWriter; run stores the events. It returns nil, which
@@ -111,6 +111,32 @@ func (w *journalWriter) store(ctx context.Context, list []pendingEvent) (rest []
 	if err != nil {
 		return list, 0, err
 	}
+	for len(list) > 0 {
+		n := min(maxAsked, len(list))
+		var wait []pendingEvent
+		var no int64
+		wait, no, err = w.storeSome(ctx, journal, list[:n:n])
+		refused += no
+		if err != nil {
+			return slices.Concat(wait, list[n:]), refused, err
+		}
+		list = list[n:]
+	}
+	return nil, refused, nil
+}
+
+// storeSome stores events that are completed at once. It returns as store does. It looks for the end of
+// a process after the platform has answered, which may take long.
+func (w *journalWriter) storeSome(
+	ctx context.Context, journal *eventlog.Log, list []pendingEvent,
+) (rest []pendingEvent, refused int64, err error) {
+	var asked errgroup.Group
+	for i := range list {
+		if x := &list[i]; x.complete != nil {
+			asked.Go(func() error { x.event, x.complete = x.complete(ctx, x.event), nil; return nil })
+		}
+	}
+	_ = asked.Wait() // no function returns an error
 	ends, err := w.ends(ctx, journal, list)
 	if err != nil { // the events are stored nevertheless
 		w.cfg.Logger.Warn("presence: a process that is noted as lost may have noted its end",
@@ -119,14 +145,6 @@ func (w *journalWriter) store(ctx context.Context, list []pendingEvent) (rest []
 	list = slices.DeleteFunc(list, func(x pendingEvent) bool {
 		return x.event.Kind == "lost" && ends[x.event.Process].After(x.event.seen)
 	})
-	var asked errgroup.Group
-	asked.SetLimit(maxAsked)
-	for i := range list {
-		if x := &list[i]; x.complete != nil {
-			asked.Go(func() error { x.event, x.complete = x.complete(ctx, x.event), nil; return nil })
-		}
-	}
-	_ = asked.Wait() // no function returns an error
 	for i, x := range list {
 		x.event.Waited += time.Since(x.since)
 		switch err := journal.Append(ctx, eventSubject(w.cfg, x.event), x.id, x.event.encode()); {

@@ -16,12 +16,13 @@ import (
 // The platform is asked about many processes at once, so a slow answer about one does not hold up the
 // tombstones of the others. It is asked once, also when the journal takes no write at first.
 func TestThePlatformIsAskedSideBySide(t *testing.T) {
+	const lost = maxAsked - 1 // and one other event
 	js := brokertest.Embedded(t, broker.Config{}).JetStream()
 	cfg := mustDefaults(t, Config{Logger: brokertest.Quiet()})
 	journal, err := js.CreateStream(t.Context(), jetstream.StreamConfig{
 		Name:     cfg.Journal,
 		Subjects: []string{cfg.Prefix + ".event.>"},
-		MaxMsgs:  maxAsked,
+		MaxMsgs:  lost,
 		Discard:  jetstream.DiscardNew,
 	})
 	if err != nil {
@@ -30,8 +31,8 @@ func TestThePlatformIsAskedSideBySide(t *testing.T) {
 	w := newJournalWriter(js, cfg, maxLostEvents, nil)
 	w.add(Event{Kind: "unit", Service: "s", Process: "s.full"})
 	var asked sync.WaitGroup // answers when all are asked
-	asked.Add(maxAsked)
-	for i := range maxAsked {
+	asked.Add(lost)
+	for i := range lost {
 		e := Event{Kind: "lost", Service: "s", Process: fmt.Sprint("s.", i)}
 		w.addCompleted(e, func(ctx context.Context, e Event) Event {
 			asked.Done() // panics for a second question
@@ -57,8 +58,46 @@ func TestThePlatformIsAskedSideBySide(t *testing.T) {
 		t.Fatal(err)
 	}
 	f := &Fleet{js: js, cfg: cfg}
-	list, _, err := f.Events(t.Context(), EventQuery{Kinds: []string{"lost"}, Contains: "the platform says so", Limit: maxAsked})
+	list, _, err := f.Events(t.Context(), EventQuery{Kinds: []string{"lost"}, Contains: "the platform says so", Limit: lost})
 	if err != nil || len(list) != 1 {
 		t.Errorf("%d tombstones of the second attempt have the platform's word, %v", len(list), err)
+	}
+}
+
+// A slow answer of the platform holds up no tombstone that was added well before, and a process whose end
+// is noted meanwhile has no second one.
+func TestTombstonesDoNotWaitForALaterAnswer(t *testing.T) {
+	js := brokertest.Embedded(t, broker.Config{}).JetStream()
+	cfg := mustDefaults(t, Config{Logger: brokertest.Quiet()})
+	f := &Fleet{js: js, cfg: cfg}
+	tombstones := func(of string) int {
+		list, _, err := f.Events(t.Context(), EventQuery{Kinds: []string{"lost"}, Process: of, Limit: 2 * maxAsked})
+		if err != nil {
+			t.Error(err)
+		}
+		return len(list)
+	}
+	w, other := newJournalWriter(js, cfg, maxLostEvents, nil), newJournalWriter(js, cfg, maxLostEvents, nil)
+	lost := func(id string) Event {
+		return Event{Kind: "lost", Service: "s", Process: id, seen: time.Now()}
+	}
+	for i := range maxAsked {
+		w.addCompleted(lost(fmt.Sprint("s.", i)), func(_ context.Context, e Event) Event { return e })
+	}
+	before := 0
+	w.addCompleted(lost("s.slow"), func(ctx context.Context, e Event) Event {
+		before = tombstones("")
+		other.add(e)
+		if err := other.flush(ctx, Event{}); err != nil {
+			t.Error(err)
+		}
+		return e
+	})
+	if err := w.flush(t.Context(), Event{}); err != nil {
+		t.Fatal(err)
+	}
+	if got := tombstones("s.slow"); before != maxAsked || got != 1 {
+		t.Errorf("%d tombstones were there at the slow answer, want %d; then %d of its process, want one",
+			before, maxAsked, got)
 	}
 }
