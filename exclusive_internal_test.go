@@ -3,6 +3,7 @@ package lifecycle
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -40,9 +41,10 @@ func TestExclusiveOfALateTakeIsGiven(t *testing.T) {
 func TestTakeBackEndsWithTheWindow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := testApp(t, Config{DrainWait: WaitNever, ShutdownGrace: 20 * time.Second, UpgradeTimeout: time.Hour}, nil)
-		takes, hooks := 0, 0
+		var takes atomic.Int32
+		hooks := 0
 		a.Exclusive("lock", func(ctx context.Context) error {
-			if takes++; takes > 1 {
+			if takes.Add(1) > 1 {
 				<-ctx.Done()
 				return ctx.Err()
 			}

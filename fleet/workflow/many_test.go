@@ -77,7 +77,7 @@ func TestManyMovesDoWhatSingleOnesDo(t *testing.T) {
 				m, failed := r.missions.Get(ctx, id)
 				trail, unknown := r.Trail(ctx, survey, id)
 				for i := range trail.Events {
-					trail.Events[i].At = time.Time{}
+					trail.Events[i].At, trail.Events[i].Revision = time.Time{}, 0
 				}
 				text := fmt.Sprint(err, "\n", m, failed, "\n", trail, unknown)
 				return number.ReplaceAllString(strings.ReplaceAll(text, id, name), "revision n")
