@@ -53,7 +53,8 @@ func TestTakeBackEndsWithTheWindow(t *testing.T) {
 		a.OnShutdown("hook", func(context.Context) error { hooks++; return nil })
 		errFailed := errors.New("the new process has died")
 		back := make(chan error, 1)
-		time.AfterFunc(time.Second, func() {
+		a.Go("upgrades", func(ctx context.Context) error {
+			time.Sleep(time.Second)
 			a.upgrade.turn <- struct{}{}
 			e := a.upgrade.exclusives[0]
 			e.held.Store(false)
@@ -63,6 +64,8 @@ func TestTakeBackEndsWithTheWindow(t *testing.T) {
 			}()
 			time.Sleep(time.Second)
 			a.Stop(nil)
+			<-ctx.Done()
+			return nil
 		})
 		began := time.Now()
 		if err := a.Run(t.Context()); err != nil {

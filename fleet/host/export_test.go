@@ -67,15 +67,21 @@ func (h *Host) AgeCode(by time.Duration) { h.code.aged = by }
 
 // Advance makes the clock of the server later for this host.
 func (h *Host) Advance(by time.Duration) {
-	h.states.ahead.Add(int64(by))
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	var all []*timers
 	for _, s := range h.slots {
 		if p := s.partition.Load(); p != nil {
-			p.timers.mu.Lock()
-			p.timers.lookNowLocked()
-			p.timers.mu.Unlock()
+			p.timers.taking.Lock() // one that has the earlier time would put off the next look
+			all = append(all, p.timers)
 		}
+	}
+	h.states.ahead.Add(int64(by))
+	for _, ts := range all {
+		ts.taking.Unlock()
+		ts.mu.Lock()
+		ts.lookNowLocked()
+		ts.mu.Unlock()
 	}
 }
 

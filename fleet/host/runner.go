@@ -37,8 +37,6 @@ type runner struct {
 
 	stopTaking context.CancelFunc // ends taking
 
-	takesTimers sync.Mutex // held by takeTimers
-
 	watchdog *time.Timer // calls watch while a message is being handled
 	watching sync.Mutex  // guards current; held while watch looks at it
 	current  *attempt    // nil when no message is being handled

@@ -90,6 +90,7 @@ type timers struct {
 	slot   string
 	runs   map[workerUID]bool // the workers that run
 	ids    atomic.Uint64      // counts settings
+	taking sync.Mutex         // held by takeTimers
 
 	mu     sync.Mutex // guards everything below
 	next   *time.Timer

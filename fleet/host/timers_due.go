@@ -10,8 +10,8 @@ import (
 
 // takeTimers puts the timers that are due into the queue, behind the messages of their keys.
 func (r *runner) takeTimers() {
-	r.takesTimers.Lock()
-	defer r.takesTimers.Unlock()
+	r.partition.timers.taking.Lock()
+	defer r.partition.timers.taking.Unlock()
 	if r.halting.Load() {
 		return
 	}
@@ -26,8 +26,8 @@ func (r *runner) takeTimers() {
 // stopTimers returns when takeTimers does not run any more. The runner has halted.
 func (r *runner) stopTimers() {
 	r.partition.timers.stopClock()
-	r.takesTimers.Lock()
-	defer r.takesTimers.Unlock()
+	r.partition.timers.taking.Lock()
+	defer r.partition.timers.taking.Unlock()
 }
 
 // deliveryOf returns the delivery of a timer that is due.
