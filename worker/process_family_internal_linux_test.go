@@ -19,7 +19,7 @@ func TestFamilyHasNoUnreapedProcess(t *testing.T) {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		defer cmd.Wait() //nolint:errcheck // of no interest
+		defer cmd.Wait()
 	}
 	defer in.Close()
 	for {
