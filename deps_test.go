@@ -16,9 +16,13 @@ func TestConventions(t *testing.T) {
 			{Path: "fsm"},
 			{Path: "internal/statusz", Imports: []string{"./worker", "./internal/..."}},
 			{
-				Path:    "internal/run",
-				Imports: []string{"github.com/prometheus/client_golang", ".", "./config", "./health", "./metrics", "./worker", "./internal/cmdline", "./internal/run/runconfig"},
-				Brings:  []string{"..."},
+				Path: "internal/run",
+				Imports: []string{
+					"github.com/prometheus/client_golang",
+					".", "./config", "./health", "./metrics", "./worker",
+					"./internal/cmdline", "./internal/run/runconfig",
+				},
+				Brings: []string{"..."},
 			},
 			{Path: "internal/run/runconfig", Imports: []string{".", "./worker"}, Brings: []string{"..."}},
 			{Path: "cmd/lifecycle-run", Imports: []string{"./internal/run"}, Brings: []string{"..."}},

@@ -96,7 +96,7 @@ func (l *Live[T]) OnChange(fn func(old, next T)) {
 
 // Attach connects the configuration to app: it is loaded again on SIGHUP, on
 // [lifecycle.App.Reload], and when its file changes. A changed file calls no other function of
-// [lifecycle.App.OnReload]: what follows the file is OnChange. The lifecycle section goes to
+// [lifecycle.App.OnReload]; Live calls the functions of OnChange. The lifecycle section goes to
 // [lifecycle.App.Reconfigure], which may refuse it. Attach adds a reload and a unit,
 // both named "config". Call it once, before Run. It returns app.
 //

@@ -181,7 +181,7 @@ func TestEachFileIsWatched(t *testing.T) {
 	})
 }
 
-// A configuration whose content the program has given follows no file, whatever that has.
+// When the program has given the content, Watch reads no file of that name.
 func TestWatchOfAGivenContent(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "svc.yaml")
 	if err := os.WriteFile(name, []byte("addr: another\n"), 0o600); err != nil {

@@ -105,7 +105,11 @@ func (s sample) clone() sample {
 func randomSample(r *rand.Rand) sample {
 	pick := func(words ...string) string { return words[r.IntN(len(words))] }
 	wait := func() time.Duration {
-		return []time.Duration{0, 0, 0, lifecycle.Off, time.Second, 1500 * time.Millisecond, 2500 * time.Millisecond, 4 * time.Second, 15 * time.Second, time.Minute}[r.IntN(10)]
+		waits := []time.Duration{
+			0, 0, 0, lifecycle.Off,
+			time.Second, 1500 * time.Millisecond, 2500 * time.Millisecond, 4 * time.Second, 15 * time.Second, time.Minute,
+		}
+		return waits[r.IntN(len(waits))]
 	}
 	s := sample{grace: []int{-1, 30, 0, 5, 27, 26, 60, 120, 300}[r.IntN(9)], sleep: []int{-1, -1, 0, 3, 20}[r.IntN(5)], sidecar: []int{-1, -1, 0, 200}[r.IntN(4)],
 		replicas: 1 + r.IntN(5), local: r.IntN(4) == 0, probes: map[string]*ask{}}

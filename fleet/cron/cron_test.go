@@ -297,7 +297,8 @@ func TestCallEndsBeforeTheNextBegins(t *testing.T) {
 		defer stop()
 		var isCut atomic.Bool
 		opts := js.Conn().Opts
-		nc, err := nats.Connect("", nats.InProcessServer(wire{opts.InProcessServer, &isCut}), nats.Token(opts.Token), nats.NoReconnect(), nats.PingInterval(time.Hour))
+		nc, err := nats.Connect("", nats.InProcessServer(wire{opts.InProcessServer, &isCut}),
+			nats.Token(opts.Token), nats.NoReconnect(), nats.PingInterval(time.Hour))
 		must(t, err)
 		defer nc.Close()
 		first, err := jetstream.New(nc)
@@ -374,7 +375,8 @@ func TestCallGoesOnAfterALostHeartbeat(t *testing.T) {
 	})
 }
 
-// Nobody takes the heartbeats of a call whose schedule is removed, and no other process gets its time.
+// When a schedule is removed, the server takes no more heartbeats of its call, and gives the tick to
+// no other process: the call goes on.
 func TestCallGoesOnWhenItsScheduleIsRemoved(t *testing.T) {
 	for name, result := range map[string]error{"it succeeds": nil, "it fails": errors.New("the disk is full")} {
 		t.Run(name, func(t *testing.T) {

@@ -188,8 +188,8 @@ func isGone(ctx context.Context, js jetstream.JetStream, stream, name string) bo
 // keep tells the server that a call goes on, until ctx ends. It returns an error when the server has not
 // answered for so long that it may soon give the tick to another process: a message without an answer
 // may be lost in a connection that only seems to work. It returns nil also when isGone says that the
-// consumer does not exist, so that no other process can get the tick. It asks that when nobody takes
-// two signs in a row.
+// consumer does not exist, so that no other process can get the tick. It asks that when the server has
+// refused two heartbeats in a row.
 func keep(ctx context.Context, nc *nats.Conn, reply string, isGone func(context.Context) bool) error {
 	heard, unheard := time.Now(), false
 	for wait := heartbeat; ; {

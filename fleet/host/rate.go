@@ -67,7 +67,8 @@ func (m *member) waitForRate(d *delivery) time.Duration {
 }
 
 // giveBackToken gives back the token that a delivery has reserved and does not use. The next runner
-// takes the tokens of this one, and its deliveries would wait behind those that nobody uses.
+// goes on with the limiter of this one, and its deliveries would wait for tokens that this delivery
+// keeps and never uses.
 func (d *delivery) giveBackToken() {
 	if d.reserved != nil {
 		// Reservation.Cancel gives back nothing for a token before the newest one.

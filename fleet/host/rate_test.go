@@ -60,8 +60,8 @@ func TestRate(t *testing.T) {
 	}
 }
 
-// TestRateAfterAChange checks that messages that waited for a token, and were given back at a change
-// that keeps the rate, hold up nobody: the tokens that they had reserved are given back too.
+// TestRateAfterAChange checks that a runner that gives messages back at a change that keeps the rate
+// gives back the tokens too that they had reserved, so that the next runner does not wait for them.
 func TestRateAfterAChange(t *testing.T) {
 	r := newRig(t)
 	const keys, per = 40, 3 * time.Second // together they wait for longer than bound

@@ -233,7 +233,7 @@ func (s *slot) apply(ctx context.Context, records []*Record, asked uint64) error
 			deploying = true // its creator will set it Running, or undo the creation
 		default:
 			m, err := s.member(ctx, rec)
-			if ctx.Err() == nil { // otherwise the slot ends, which is no fault of the code
+			if ctx.Err() == nil { // otherwise err may come from the end of the slot, not from the code
 				s.note(rec, m != nil, err)
 			}
 			if err != nil {

@@ -52,8 +52,8 @@ func TestStreamOfALogFollowsOneWorker(t *testing.T) {
 	})
 }
 
-// A source of lines that fails ends the stream, also when its error is that of a time that is over: it
-// is no silence.
+// The server ends the stream when the source of the lines fails. It does not take a DeadlineExceeded of
+// the source for a source that has sent nothing.
 func TestLogThatCannotBeFollowed(t *testing.T) {
 	for _, fails := range []error{context.DeadlineExceeded, context.Canceled} {
 		s, err := New(Config{Workers: &logged{fails: fails}})

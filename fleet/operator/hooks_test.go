@@ -198,7 +198,7 @@ func TestGroupOfAHookIsReadOnce(t *testing.T) {
 		}
 	}
 	if !slices.Equal(got, ids) {
-		t.Errorf("the letters are those of %q", got)
+		t.Errorf("the group has the letters %q, want %q", got, ids)
 	}
 	brokertest.Await(t, "the first get", func() bool { return gets.Load() > 0 })
 	if n := gets.Load(); n > 3*letters {

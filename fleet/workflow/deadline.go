@@ -132,7 +132,7 @@ func (f *firing) due(b *bucket, now int64) (due []*try, wait time.Duration) {
 			t = &try{r: en.index.r, id: en.id, key: en.key, due: en.due}
 			tries[en.key] = t
 		case t.running:
-			next = min(next, plus(now, time.Second)) // a try that fails wakes nobody
+			next = min(next, plus(now, time.Second)) // a try that fails does not wake the loop
 			return true
 		case t.next > now:
 			next = min(next, t.next)

@@ -59,20 +59,26 @@ func TestAConsumerThatLagsHidesNoWrite(t *testing.T) {
 	}
 }
 
+// twoNotes returns a bucket with the keys x and y, and their revisions.
+func twoNotes(t *testing.T) (ctx context.Context, kv jetstream.KeyValue, notes *bucket, x, y uint64) {
+	t.Helper()
+	b := brokertest.Embedded(t, broker.Config{Buckets: []jetstream.KeyValueConfig{Bucket("NOTES")}})
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	t.Cleanup(cancel)
+	kv, err := b.JetStream().KeyValue(ctx, "NOTES")
+	check(t, err)
+	x, err = kv.Put(ctx, "x", []byte(`{"id":"x","phase":"a"}`))
+	check(t, err)
+	y, err = kv.Put(ctx, "y", []byte(`{"id":"y","phase":"a"}`))
+	check(t, err)
+	return ctx, kv, newBucket(NewManager(b.JetStream(), brokertest.Quiet()), "NOTES"), x, y
+}
+
 // TestAKeyThatCameBackIsRead has a bucket with a key that the follower does not have. It reads
 // everything again when it should have that key, and waits for it otherwise.
 func TestAKeyThatCameBackIsRead(t *testing.T) {
-	b := brokertest.Embedded(t, broker.Config{Buckets: []jetstream.KeyValueConfig{Bucket("NOTES")}})
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	kv, err := b.JetStream().KeyValue(ctx, "NOTES")
-	check(t, err)
-	first, err := kv.Put(ctx, "x", []byte(`{"id":"x","phase":"a"}`))
-	check(t, err)
-	last, err := kv.Put(ctx, "y", []byte(`{"id":"y","phase":"a"}`))
-	check(t, err)
-
-	f := newBucket(NewManager(b.JetStream(), brokertest.Quiet()), "NOTES").follower(brokertest.Quiet(), func(stream.Item[*entry]) {})
+	ctx, _, notes, first, last := twoNotes(t)
+	f := notes.follower(brokertest.Quiet(), func(stream.Item[*entry]) {})
 	f.synced, f.keys["x"], f.extra = true, first, -1
 	f.read = first
 	if f.reconcile(ctx) || f.readAgain {
@@ -86,17 +92,9 @@ func TestAKeyThatCameBackIsRead(t *testing.T) {
 
 // TestAWriteThatTheJournalDoesNotHaveYet is not taken for one that was forgotten: its reaction waits.
 func TestAWriteThatTheJournalDoesNotHaveYet(t *testing.T) {
-	b := brokertest.Embedded(t, broker.Config{Buckets: []jetstream.KeyValueConfig{Bucket("NOTES")}})
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	kv, err := b.JetStream().KeyValue(ctx, "NOTES")
-	check(t, err)
-	first, err := kv.Put(ctx, "x", []byte(`{"id":"x","phase":"a"}`))
-	check(t, err)
-	last, err := kv.Put(ctx, "y", []byte(`{"id":"y","phase":"a"}`))
-	check(t, err)
+	ctx, kv, notes, first, last := twoNotes(t)
 	check(t, kv.Purge(ctx, "x")) // its mark is last+1
-	run := hookRun{journal: newBucket(NewManager(b.JetStream(), brokertest.Quiet()), "NOTES")}
+	run := hookRun{journal: notes}
 	task := &lanes.Task[written]{Key: "x", Value: written{revision: first}}
 	if err := run.handle(ctx, task); err != nil {
 		t.Errorf("a write that was forgotten: %v", err)

@@ -494,21 +494,23 @@ func TestStartEndsWhenTheProgramAnswers(t *testing.T) {
 	}
 }
 
+// replace puts a new file in the place of one.
+func replace(t *testing.T, file, text string) {
+	t.Helper()
+	if err := errors.Join(os.WriteFile(file+"~", []byte(text), 0o600), os.Rename(file+"~", file)); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // A change of the file is taken over while the program runs: that of the section lifecycle. The log
 // says what waits for another start.
 func TestSettingsAreReadAgain(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "lifecycle-run.yaml")
-	write := func(text string) {
-		t.Helper()
-		if err := errors.Join(os.WriteFile(file+"~", []byte(text), 0o600), os.Rename(file+"~", file)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	write("lifecycle: {health_addr: 'off', drain_interval: 9s}\n")
+	replace(t, file, "lifecycle: {health_addr: 'off', drain_interval: 9s}\n")
 	c := start(t, nil, []string{"-config=" + file, "-forward=HUP"}, "signals")
 	c.await("listening")
 	c.await("msg=running")
-	write("lifecycle: {health_addr: 'off', drain_interval: 8s}\nrestart: always\n")
+	replace(t, file, "lifecycle: {health_addr: 'off', drain_interval: 8s}\nrestart: always\n")
 	c.signal(syscall.SIGHUP)
 	c.await("lifecycle.drain_interval: 9s -> 8s")
 	c.await("settings beside lifecycle have changed")
@@ -519,17 +521,11 @@ func TestSettingsAreReadAgain(t *testing.T) {
 // end with it. The name of the program is not that of one of the command's own parts.
 func TestAChangedFileIsNoSignal(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "lifecycle-run.yaml")
-	write := func(text string) {
-		t.Helper()
-		if err := errors.Join(os.WriteFile(file+"~", []byte(text), 0o600), os.Rename(file+"~", file)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	write("lifecycle: {health_addr: 'off', drain_interval: 9s}\n")
+	replace(t, file, "lifecycle: {health_addr: 'off', drain_interval: 9s}\n")
 	c := start(t, nil, []string{"-config=" + file, "-forward=HUP,USR1", "-lifecycle.name=signals"}, "signals")
 	c.await("listening")
 	c.await("msg=running")
-	write("lifecycle: {health_addr: 'off', drain_interval: 8s}\n")
+	replace(t, file, "lifecycle: {health_addr: 'off', drain_interval: 8s}\n")
 	c.await("lifecycle.drain_interval: 9s -> 8s")
 	c.signal(syscall.SIGUSR1)
 	c.await("got user defined signal 1")

@@ -9,7 +9,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 )
 
-// A command that people copy is one command, whatever the name of the workflow.
+// The command for the dead letters of a hook quotes the name of the workflow: a shell runs no part of it.
 func TestCommandOfAHooksDeadLetters(t *testing.T) {
 	table := output.NewTable(new(bytes.Buffer))
 	definitionTable(table, &operatorv1.Definition{Type: "drone survey; reboot", Hooks: []string{"notify"}})
