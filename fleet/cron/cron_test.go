@@ -289,6 +289,18 @@ func (w wire) InProcessConn() (net.Conn, error) {
 	return deadEnd{conn, w.isCut}, err
 }
 
+// overAWire connects to the server of js over a wire that the test can cut.
+func overAWire(t *testing.T, js jetstream.JetStream, isCut *atomic.Bool) (cuttable jetstream.JetStream, hangUp func()) {
+	t.Helper()
+	opts := js.Conn().Opts
+	nc, err := nats.Connect("", nats.InProcessServer(wire{opts.InProcessServer, isCut}),
+		nats.Token(opts.Token), nats.NoReconnect(), nats.PingInterval(time.Hour))
+	must(t, err)
+	cuttable, err = jetstream.New(nc)
+	must(t, err)
+	return cuttable, nc.Close
+}
+
 // The server gives a tick to another process when it hears no more of the first one. That one has ended
 // its call by then, also when its connection only seems to work.
 func TestCallEndsBeforeTheNextBegins(t *testing.T) {
@@ -296,13 +308,8 @@ func TestCallEndsBeforeTheNextBegins(t *testing.T) {
 		js, stop := serve()
 		defer stop()
 		var isCut atomic.Bool
-		opts := js.Conn().Opts
-		nc, err := nats.Connect("", nats.InProcessServer(wire{opts.InProcessServer, &isCut}),
-			nats.Token(opts.Token), nats.NoReconnect(), nats.PingInterval(time.Hour))
-		must(t, err)
-		defer nc.Close()
-		first, err := jetstream.New(nc)
-		must(t, err)
+		first, hangUp := overAWire(t, js, &isCut)
+		defer hangUp()
 		must(t, cron.Set(t.Context(), js, "CRON", cron.Schedule{Name: "s", Cron: "0 1 * * *"}))
 		begun := make(chan struct{})
 		var ended, again time.Time
@@ -331,7 +338,7 @@ func TestCallEndsBeforeTheNextBegins(t *testing.T) {
 			}
 		default:
 			t.Errorf("the first call goes on; the next began at %v", again)
-			nc.Close()
+			first.Conn().Close()
 			<-done
 		}
 	})
@@ -344,13 +351,8 @@ func TestCallGoesOnAfterALostHeartbeat(t *testing.T) {
 		js, stop := serve()
 		defer stop()
 		var isCut atomic.Bool
-		opts := js.Conn().Opts
-		nc, err := nats.Connect("", nats.InProcessServer(wire{opts.InProcessServer, &isCut}),
-			nats.Token(opts.Token), nats.NoReconnect(), nats.PingInterval(time.Hour))
-		must(t, err)
-		defer nc.Close()
-		first, err := jetstream.New(nc)
-		must(t, err)
+		first, hangUp := overAWire(t, js, &isCut)
+		defer hangUp()
 		must(t, cron.Set(t.Context(), js, "CRON", cron.Schedule{Name: "s", Cron: "0 1 * * *"}))
 		begun := make(chan struct{})
 		calls, cause := 0, error(nil)
