@@ -164,8 +164,8 @@ func (r *runner) withoutMember(t *task, d *delivery) {
 	r.done(t, d, &step{}, nil)
 }
 
-// prepare waits for a place and for memory for the handler of a message, unless the runner halts, and
-// makes the program ready. It returns a function that gives the place back. A program in this process needs no
+// prepare waits for a place for the handler of a message, unless the runner halts, and makes the
+// program ready. It returns a function that gives the place back. A program in this process needs no
 // place.
 func (r *runner) prepare(ctx context.Context, a *attempt) (giveBackPlace func(), err error) {
 	m := a.member
@@ -176,11 +176,8 @@ func (r *runner) prepare(ctx context.Context, a *attempt) (giveBackPlace func(),
 	waiting, giveUp := context.WithCancel(ctx)
 	defer giveUp()
 	defer context.AfterFunc(r.taking, giveUp)()
-	leave, err := r.partition.memory.enter(waiting, waiter{
-		place:  true,
-		slow:   m.slow.Load(),
-		memory: r.host.cfg.memoryOf(m.limits, len(a.data), len(m.record.HTTP.Allow) > 0),
-	})
+	rec := m.record
+	leave, err := r.host.budget.tenant(rec.Tenant, r.host.bounds(rec.Tenant)).enter(waiting, m.slow.Load())
 	if err != nil {
 		return nil, err
 	}
@@ -189,7 +186,7 @@ func (r *runner) prepare(ctx context.Context, a *attempt) (giveBackPlace func(),
 		if cause := context.Cause(ctx); cause != nil {
 			return nil, cause
 		}
-		r.slot.codeFailed(m.record, fmt.Errorf("load code: %w", m.redactor.err(err)))
+		r.slot.codeFailed(rec, fmt.Errorf("load code: %w", m.redactor.err(err)))
 		r.halt()
 		return nil, err
 	}

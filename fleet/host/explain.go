@@ -71,8 +71,8 @@ func (h *Host) Explain(r *Record) []Means {
 		}
 		add(what, otherwise, "", nil)
 	}
-	bound("places", "handlers", func(g *Grant) int64 { return int64(g.Handlers) }, fmt.Sprint(h.budget.places))
-	bound("memory", "memory", func(g *Grant) int64 { return g.Memory }, fmt.Sprint(h.budget.memory/2))
+	bound("places", "handlers", func(g *Grant) int64 { return int64(g.Handlers) }, fmt.Sprint(cap(h.budget.places)+1))
+	bound("memory", "memory", func(g *Grant) int64 { return g.Memory }, fmt.Sprint(h.budget.memory))
 	bound("lines", "lines", func(g *Grant) int64 { return int64(g.Lines) }, fmt.Sprint(linesRate))
 	bound("timers", "timers", func(g *Grant) int64 { return int64(g.Timers) }, fmt.Sprint(effects.MaxTimers))
 	return all

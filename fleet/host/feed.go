@@ -97,7 +97,7 @@ func (r *runner) refill() {
 	defer r.refilling.Unlock()
 	prefetch, expected := r.host.cfg.Prefetch, r.pull.Expected()
 	room := prefetch - expected - r.queue.Len()
-	if !r.partition.memory.hasRoomToRead() {
+	if r.host.budget.isFull() {
 		room = 1 - expected - r.queue.Len()
 	}
 	hasRoomForMany := room >= (prefetch+1)/2
@@ -157,7 +157,7 @@ func (r *runner) enqueue(m *nats.Msg) error {
 	d.acker.Store(from)
 	r.inHand[seq] = d
 	r.mu.Unlock()
-	r.partition.memory.addUnread(d.held())
+	r.partition.memory.add(d.held())
 	if body := m.Header.Get(HeaderBody); d.redriven && checkID("body", body) == nil {
 		d.body = body
 	}
@@ -183,7 +183,7 @@ func (r *runner) forget(d *delivery) {
 	}
 	r.mu.Unlock()
 	if known {
-		r.partition.memory.addUnread(-d.held())
+		r.partition.memory.add(-d.held())
 	}
 }
 

@@ -42,10 +42,10 @@ type Grant struct {
 	Topics  []string `koanf:"topics"`
 	Outputs []string `koanf:"outputs"`
 	// Handlers is how many messages of the tenant a host handles at once in children, and
-	// Memory how much of Config.MemoryBudget they take. Lines is how many lines a second a
+	// Memory lowers that to as many as it has memory for. Lines is how many lines a second a
 	// worker of the tenant may log in the long run, and Timers how many it may have. What is 0
-	// is what "*" has, and without that the host's own bound: Config.MaxHandlers, half of
-	// Config.MemoryBudget while other tenants have workers on the host, 100, and 10,000.
+	// is what "*" has, and without that the host's own bound: Config.MaxHandlers,
+	// Config.MemoryBudget, 100, and 10,000.
 	Handlers int   `koanf:"handlers"`
 	Memory   int64 `koanf:"memory"`
 	Lines    int   `koanf:"lines"`

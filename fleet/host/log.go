@@ -119,7 +119,7 @@ type output struct {
 
 	number   uint64
 	id       string
-	held     int64     // bytes that it counts for in the budget
+	size     int64     // bytes that it counts for in the budget
 	refused  time.Time // when the server first refused it
 	attempts int       // how often the server refused it
 }

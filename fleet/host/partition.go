@@ -109,7 +109,6 @@ func (h *Host) claim(
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	p.cache = newStateCache(h.states, slot, fence)
 	p.timers = newTimers(h.states, slot, members)
-	p.cache.memory = memory
 	p.cache.chain.blocked = p.log.blocked
 	p.relay = newRelay(h, memory, p.sent)
 	if err := p.replay(ctx, source); err != nil {
@@ -229,9 +228,7 @@ func (p *partition) stage(e *step) {
 		e.then(nil)
 		return
 	}
-	for _, o := range e.outputs {
-		o.hold(p.memory)
-	}
+	p.memory.produce(int64(e.size))
 	p.staged = append(p.staged, e)
 	p.timers.assignPlaces(e.writes)
 	p.cache.stage(e.writes)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -14,7 +13,6 @@ import (
 
 	"github.com/pleme-io/lifecycle-go/fleet/internal/lanes"
 	"github.com/pleme-io/lifecycle-go/fleet/internal/pull"
-	"github.com/pleme-io/lifecycle-go/fsm"
 	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
@@ -33,65 +31,43 @@ type relay struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 
-	waiting    atomic.Int64 // outputs that were added and not sent yet
-	outputSent fsm.Wake     // wakes room
+	workers sync.WaitGroup
 
-	workers    sync.WaitGroup
-	workersMu  sync.Mutex         // guards endWorkers and stopped
+	mu         sync.Mutex         // guards everything below
+	waiting    int                // outputs that were added and not sent yet
 	endWorkers context.CancelFunc // nil when no worker runs
 	stopped    bool
 }
 
-// Bounds of a relay.
-const (
-	relayWorkers = 4
-	maxWaiting   = 4096 // outputs that wait; handlers wait while there are more
-)
+const relayWorkers = 4
 
 func newRelay(h *Host, memory *account, sent func(*output)) *relay {
-	r := &relay{
-		host:       h,
-		queue:      lanes.New[*output](),
-		sent:       sent,
-		memory:     memory,
-		outputSent: fsm.NewWake(),
-	}
+	r := &relay{host: h, queue: lanes.New[*output](), sent: sent, memory: memory}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	return r
 }
 
 // add publishes an output after the others of its key. It does not wait.
 func (r *relay) add(o *output) {
-	o.hold(r.memory)
-	r.begin()
-	if r.queue.Add(o.Key, o, 0) != nil {
-		r.waiting.Add(-1) // the relay has ended; the log keeps the output
-	}
-}
-
-// hold counts the memory of an output, once, until it is sent.
-func (o *output) hold(memory *account) {
-	if o.held > 0 {
-		return
-	}
 	const beside = 500 // what an output takes beside its texts
-	o.held = int64(beside + len(o.Key) + len(o.Topic) + len(o.Data))
+	o.size = int64(beside + len(o.Key) + len(o.Topic) + len(o.Data))
 	for name, values := range o.Header {
 		for _, v := range values {
-			o.held += int64(len(name) + len(v))
+			o.size += int64(len(name) + len(v))
 		}
 	}
-	memory.add(o.held)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.queue.Add(o.Key, o, 0) != nil {
+		return // the relay has ended; the log keeps the output
+	}
+	r.memory.produce(o.size)
+	if r.waiting++; r.endWorkers == nil && !r.stopped {
+		r.startWorkersLocked()
+	}
 }
 
-// begin counts an output to send, and starts the workers unless they run.
-func (r *relay) begin() {
-	r.workersMu.Lock()
-	defer r.workersMu.Unlock()
-	r.waiting.Add(1)
-	if r.endWorkers != nil || r.stopped {
-		return
-	}
+func (r *relay) startWorkersLocked() {
 	run := lanes.Runner[*output]{
 		Workers: relayWorkers,
 		Backoff: r.host.cfg.backoff(),
@@ -108,34 +84,21 @@ func (r *relay) begin() {
 // done notes that an output was sent. The workers end with the last one.
 func (r *relay) done(t *lanes.Task[*output]) {
 	r.sent(t.Value)
-	r.memory.add(-t.Value.held)
-	r.workersMu.Lock()
-	defer r.workersMu.Unlock()
-	if r.waiting.Add(-1) == 0 && r.endWorkers != nil {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.memory.produce(-t.Value.size)
+	if r.waiting--; r.waiting == 0 && r.endWorkers != nil {
 		r.endWorkers()
 		r.endWorkers = nil
 	}
-	r.outputSent.Notify()
-}
-
-// room waits until fewer than limit outputs wait. It returns ctx's cause when ctx ends first.
-func (r *relay) room(ctx context.Context, limit int64) error {
-	for r.waiting.Load() >= limit {
-		select {
-		case <-r.outputSent:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
-	return nil
 }
 
 // stop ends the relay. What was not sent stays in the log.
 func (r *relay) stop() {
 	r.cancel()
-	r.workersMu.Lock()
+	r.mu.Lock()
 	r.stopped = true
-	r.workersMu.Unlock()
+	r.mu.Unlock()
 	r.workers.Wait()
 	r.queue.Close()
 }

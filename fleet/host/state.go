@@ -25,6 +25,7 @@ type states struct {
 	nc     *nats.Conn
 	js     jetstream.JetStream
 	stream jetstream.Stream
+	budget *budget
 	prefix string              // "$host.state."
 	asking *semaphore.Weighted // caps the slots that ask the server for what they need
 	clock  servertime.Clock
