@@ -2,12 +2,9 @@ package host
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
-
-	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
 	"github.com/pleme-io/lifecycle-go/internal/call"
@@ -28,12 +25,16 @@ type attempt struct {
 // handleOne handles one message, or decides that it has to wait.
 func (r *runner) handleOne(t *task) {
 	d := t.Value
-	if exists, err := r.complete(r.ctx, d); err != nil {
-		r.postpone(t, d, err)
-		return
-	} else if !exists {
-		r.queue.Done(t)
-		return
+	if d.timer != nil {
+		exists, err := r.completeTimer(r.ctx, d)
+		if err != nil {
+			r.postpone(t, d, err)
+			return
+		}
+		if !exists {
+			r.queue.Done(t)
+			return
+		}
 	}
 	was := r.earlierTries(d)
 	if was.Letter != nil {
@@ -83,30 +84,6 @@ func (r *runner) handleOne(t *task) {
 	}
 	r.judge(a, false)
 	r.done(t, d, effects, func() { a.member.counts.Succeeded.Add(1) })
-}
-
-// complete reads the parts that a delivery lacks: the data of a timer, and the original of a
-// message that was redriven without it. It reports false when there is nothing left to handle.
-func (r *runner) complete(ctx context.Context, d *delivery) (exists bool, err error) {
-	switch {
-	case d.timer != nil:
-		return r.completeTimer(ctx, d)
-	case d.complete || d.body == "":
-		return true, nil
-	}
-	header, data, err := r.host.letters.readBody(ctx, d.body)
-	if errors.Is(err, jetstream.ErrMsgNotFound) { // an earlier delivery was answered and its body removed
-		r.host.log.Warn("hosted worker: a message was redriven whose body is gone",
-			"slot", r.slot.name, "message", d.id, "error", err)
-		r.partition.skip(d.seq-1, d.seq+1)
-		r.forget(d)
-		_ = d.acker.Load().terminate("its body is gone")
-		return false, nil
-	}
-	if err == nil {
-		d.header, d.data, d.complete = header, data, true
-	}
-	return true, err
 }
 
 // earlierTries returns what earlier deliveries of a message have come to.

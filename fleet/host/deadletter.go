@@ -49,9 +49,9 @@ const (
 	// HeaderFor is on a redriven message and names the slot of a worker or group. Only that
 	// worker or group handles the message.
 	HeaderFor = "Lifecycle-For"
-	// HeaderBody is on a letter or a redriven message when the original and the headers above
-	// do not fit into one message together. It is the name under which the stream of letters
-	// stores the original's own headers and data.
+	// HeaderBody is on a letter when the original and the headers above do not fit into one
+	// message together. It is the name under which the stream of letters stores the original's
+	// own headers and data.
 	HeaderBody = "Lifecycle-Body"
 )
 
@@ -403,7 +403,11 @@ func (s *slot) publishHeld(ctx context.Context, members []*member) error {
 	err := l.each(ctx, l.held+s.name, 1, func(d *DeadLetter) (bool, error) {
 		for _, m := range members {
 			if matches(m.record.Topic, d.Topic) {
-				_, err := l.redrive(ctx, d, s.name, "")
+				_, err := l.redrive(ctx, d, s.name)
+				if errors.Is(err, ErrInvalid) { // it stays
+					s.host.log.Error("hosted worker: a message that was held", "slot", s.name, "message", d.Message, "error", err)
+					err = nil
+				}
 				return true, err
 			}
 		}

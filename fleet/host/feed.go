@@ -158,9 +158,6 @@ func (r *runner) enqueue(m *nats.Msg) error {
 	r.inHand[seq] = d
 	r.mu.Unlock()
 	r.partition.memory.add(d.held())
-	if body := m.Header.Get(HeaderBody); d.redriven && checkID("body", body) == nil {
-		d.body = body
-	}
 	if r.queue.Add(r.keyOf(d), d, 0) != nil {
 		r.giveBack(d, 0)
 	}
