@@ -46,7 +46,7 @@ func (r *runner) handleOne(t *task) {
 		r.withoutMember(t, d)
 		return
 	}
-	if wait := m.waitForRate(d); wait > 0 {
+	if wait := m.waitForRate(); wait > 0 {
 		r.retryLater(t, d, wait)
 		return
 	}

@@ -21,7 +21,6 @@ func TestCodeIsBounded(t *testing.T) {
 	r.funcs["f"] = func(context.Context, *engine.Message, engine.State) ([]engine.Output, error) { return nil, nil }
 	h := r.start("a")
 	create(t, h, host.Spec{ID: "w", Topic: "work.w", Code: prefix("first")})
-	h.AgeCode(time.Hour)
 	const updates = host.MaxHistory + 20
 	for i := range updates {
 		must(t, h.LoadCodeFromContent(t.Context(), "w", prefix(fmt.Sprint(i)), host.By(strings.Repeat("who ", 1000), "")))

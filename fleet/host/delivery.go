@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"golang.org/x/time/rate"
 
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
 	"github.com/pleme-io/lifecycle-go/fleet/internal/lanes"
@@ -29,7 +28,6 @@ type delivery struct {
 	acker    atomic.Pointer[acker] // of the newest delivery
 	complete bool                  // the data of a timer are there
 	redriven bool                  // it was a dead letter
-	reserved *rate.Limiter         // has reserved a token for it, for which it waits; nil for none
 	// An earlier host may have called a handler for it.
 	maybeHandled bool
 }

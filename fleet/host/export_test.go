@@ -62,9 +62,6 @@ func (h *Host) Supersede(ctx context.Context, slot string) error {
 // Sweep removes what is left of deleted workers.
 func (h *Host) Sweep(ctx context.Context) error { return h.sweep(ctx, 0) }
 
-// AgeCode makes the stored code of workers older for this host.
-func (h *Host) AgeCode(by time.Duration) { h.code.aged = by }
-
 // Advance makes the clock of the server later for this host.
 func (h *Host) Advance(by time.Duration) {
 	h.mu.Lock()

@@ -167,7 +167,6 @@ func (r *runner) enqueue(m *nats.Msg) error {
 // giveBack makes the server deliver a message again after a delay.
 func (r *runner) giveBack(d *delivery, delay time.Duration) {
 	r.forget(d)
-	d.giveBackToken()
 	_ = d.acker.Load().nak(delay)
 }
 

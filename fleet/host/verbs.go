@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -345,8 +346,12 @@ func (h *Host) deploy(ctx context.Context, rec *Record, v *Version, o options, s
 		}
 		return err
 	}
-	if changed.Dropped > rec.Dropped {
-		if err := h.code.prune(ctx, changed); err != nil {
+	for _, old := range rec.History {
+		isThere := func(v Version) bool { return v.Digest == old.Digest }
+		if old.Digest == changed.Digest || slices.ContainsFunc(changed.History, isThere) {
+			continue
+		}
+		if err := h.code.dropVersion(ctx, rec, old.Digest); err != nil {
 			h.log.Warn("hosted worker: remove code that is too old for a rollback", "worker", rec.ID, "error", err)
 		}
 	}
