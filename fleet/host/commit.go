@@ -227,7 +227,6 @@ func (p *partition) tidy(last bool) {
 	}
 	if err != nil {
 		p.host.log.Warn("hosted worker: write state", "slot", p.slot, "error", err)
-		p.host.noteLost(ctx, "STATE", err)
 	}
 	keep, old := p.superfluous(flushed, last)
 	if len(old) == 0 {

@@ -115,7 +115,6 @@ func (h *Host) lettersOf(ctx context.Context, id string) (string, error) {
 func (h *Host) storeLetter(ctx context.Context, tenant, key string, d *DeadLetter) error {
 	subject := h.letters.subject(tenant, d.Worker)
 	if err := h.letters.put(ctx, subject, key, d); err != nil {
-		h.noteLost(ctx, "DEAD", err)
 		return err
 	}
 	h.mu.Lock()

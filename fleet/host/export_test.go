@@ -51,7 +51,7 @@ func (h *Host) Supersede(ctx context.Context, slot string) error {
 	for {
 		fence, err := h.states.claim(ctx, slot, h.cfg.HostID)
 		if err == nil {
-			_, err = h.slotLog(slot, fence).open(ctx, h.cfg.HostID, func() (uint64, error) { return h.states.newestToken(ctx, slot) })
+			_, err = h.slotLog(slot, fence).open(ctx, h.cfg.HostID)
 		}
 		if !errors.Is(err, ErrStale) { // the holder has claimed it again in between
 			return err

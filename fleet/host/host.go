@@ -95,8 +95,7 @@ type Host struct {
 
 	running  sync.WaitGroup // runners and their watches
 	draining atomic.Bool
-	lost     atomic.Bool // a stream of the hosts is gone: the session has to start over
-	left     bool        // this host has given up its membership; only the goroutine of serve uses it
+	left     bool // this host has given up its membership; only the goroutine of serve uses it
 }
 
 // recovery is the progress of the first recovery.

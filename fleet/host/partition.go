@@ -101,7 +101,7 @@ func (h *Host) claim(
 		ended:  make(chan struct{}),
 		active: true, // until the log is read
 	}
-	p.entries, err = p.log.open(ctx, h.cfg.HostID, func() (uint64, error) { return h.states.newestToken(ctx, slot) })
+	p.entries, err = p.log.open(ctx, h.cfg.HostID)
 	if err != nil {
 		return nil, fmt.Errorf("slot %s: %w", slot, err)
 	}

@@ -87,7 +87,6 @@ func (s *slot) start(ctx context.Context, members []*member) (*runner, error) {
 	memory := s.host.budget.open()
 	r.partition, err = s.host.claim(ctx, s.name, source, records, memory, func(error) { r.halt() })
 	if err != nil {
-		s.host.noteLost(ctx, "STATE", err)
 		memory.close()
 		r.cancel(nil)
 		return nil, err

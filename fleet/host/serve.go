@@ -148,9 +148,6 @@ func (h *Host) session(ctx, work context.Context) error {
 				return err // the watches are of the old store
 			}
 		case <-h.wake:
-			if h.lost.Swap(false) {
-				return errReplaced // the next one makes its streams anew
-			}
 		case <-assignLater:
 			assignLater = nil
 		case entry, ok := <-hosts.Updates():

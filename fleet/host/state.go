@@ -95,15 +95,6 @@ func (s *states) claim(ctx context.Context, slot, host string) (uint64, error) {
 	return ack.Sequence, nil
 }
 
-// newestToken returns the token that was given out last for a slot, 0 when there is none.
-func (s *states) newestToken(ctx context.Context, slot string) (uint64, error) {
-	m, err := last(ctx, s.stream, s.fenceSubject(slot))
-	if m == nil || err != nil {
-		return 0, err
-	}
-	return m.Sequence, nil
-}
-
 // purge removes the values that a worker stored, and its timers.
 func (s *states) purge(ctx context.Context, r *Record) error {
 	of, slot := r.workerUID(), r.slot()
