@@ -2,7 +2,6 @@ package host
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"strconv"
 	"sync/atomic"
