@@ -35,6 +35,7 @@ type budget struct {
 	loads   *semaphore.Weighted // bytes
 	held    atomic.Int64        // bytes of what waits, and of what the server does not have yet
 	slots   atomic.Int64        // that are open
+	taken   atomic.Int64        // places, those of tenants included
 
 	forPlace  waits
 	forMemory waits
@@ -60,6 +61,7 @@ type Waits struct {
 	ForPlace, ForMemory    int
 	ForPlaces, ForMemories uint64
 	Memory, UsedMemory     int64 // the budget, and what is taken of it
+	TakenPlaces            int
 }
 
 // tenant has the places of a tenant.
@@ -74,7 +76,7 @@ func newBudget(cfg *Config) *budget {
 	b := &budget{message: cfg.memoryOfMessage(), tenants: make(map[string]*tenant)}
 	b.memory = max(cmp.Or(cfg.MemoryBudget, defaultMemory()), 2*b.message)
 	places := min(cfg.MaxHandlers, int(b.memory/b.message))
-	b.places = make(chan struct{}, max(1, places-1)) // a tenant has one of its own
+	b.places = make(chan struct{}, places-1) // a tenant has one of its own
 	b.slow = make(chan struct{}, max(1, cap(b.places)/2))
 	b.loads = semaphore.NewWeighted(b.memory / 4)
 	return b
@@ -113,7 +115,8 @@ func (h *Host) Waits() Waits {
 		ForPlaces:   b.forPlace.all.Load(),
 		ForMemories: b.forMemory.all.Load(),
 		Memory:      b.memory,
-		UsedMemory:  b.held.Load() + int64(len(b.places))*b.message,
+		UsedMemory:  b.held.Load() + b.taken.Load()*b.message,
+		TakenPlaces: int(b.taken.Load()),
 	}
 }
 
@@ -139,7 +142,7 @@ func (b *budget) tenant(name string, granted Grant) *tenant {
 // enter waits for a place. leave gives it back.
 func (t *tenant) enter(ctx context.Context, slow bool) (leave func(), err error) {
 	var taken []chan struct{}
-	leave = func() {
+	giveBack := func() {
 		for _, place := range taken {
 			<-place
 		}
@@ -178,10 +181,14 @@ func (t *tenant) enter(ctx context.Context, slow bool) (leave func(), err error)
 		take(t.budget.places, t.own)
 	}
 	if err != nil {
-		leave()
+		giveBack()
 		return nil, err
 	}
-	return leave, nil
+	t.budget.taken.Add(1)
+	return func() {
+		t.budget.taken.Add(-1)
+		giveBack()
+	}, nil
 }
 
 // load waits for the memory that a load of code takes: the code is copied a few times on its way
