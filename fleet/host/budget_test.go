@@ -140,7 +140,7 @@ func TestWhatIsProducedIsBounded(t *testing.T) {
 		}
 		loud.produce(maxProduced)
 		other.produce(1)
-		if waits(loud) || !b.isFull() || !waits(other) {
+		if !waits(loud) || !b.isFull() || !waits(other) {
 			t.Error("it has no bound, or the other one takes more although the host is full")
 		}
 		loud.produce(-1)
