@@ -168,8 +168,21 @@ func (a *App) notifyServiceManager() {
 	}
 }
 
+// keepSockets gives all sockets to a service manager that keeps them for the next process.
+func (a *App) keepSockets(n *sdnotify.Notifier) {
+	if !n.Keeps() {
+		return
+	}
+	if err := a.parts.sockets.Keep(n.Keep, n.Forget); err != nil {
+		a.log.Warn("the service manager cannot keep a socket", "error", err)
+	}
+}
+
 // tellServiceManager says which phase the App has entered, and why it stops.
 func (a *App) tellServiceManager(p Phase) {
+	if p == PhaseRunning {
+		a.keepSockets(a.notifier.Load())
+	}
 	if p == PhaseRunning && !a.upgrade.announced {
 		a.notifier.Load().Ready(string(p))
 		return

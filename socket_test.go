@@ -7,13 +7,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -67,6 +71,12 @@ func activate(t *testing.T, names ...string) (change func(*exec.Cmd), addrs []st
 // notified listens on a NOTIFY_SOCKET and returns the messages that arrive there.
 func notified(t *testing.T) (change func(*exec.Cmd), messages <-chan string) {
 	t.Helper()
+	return notifiedWith(t, func(string, *os.File) {})
+}
+
+// notifiedWith also calls keep with each socket that comes with a message, and its name.
+func notifiedWith(t *testing.T, keep func(name string, socket *os.File)) (change func(*exec.Cmd), messages <-chan string) {
+	t.Helper()
 	path := filepath.Join(t.TempDir(), "notify")
 	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
 	if err != nil {
@@ -75,12 +85,19 @@ func notified(t *testing.T) (change func(*exec.Cmd), messages <-chan string) {
 	all, ended := make(chan string, 1024), make(chan struct{})
 	go func() {
 		defer close(ended)
-		for buf := make([]byte, 4096); ; {
-			n, err := conn.Read(buf)
+		for buf, rights := make([]byte, 4096), make([]byte, 64); ; {
+			n, m, _, _, err := conn.ReadMsgUnix(buf, rights)
 			if err != nil {
 				return
 			}
-			all <- string(buf[:n])
+			text := string(buf[:n])
+			if messages, _ := syscall.ParseSocketControlMessage(rights[:m]); len(messages) > 0 {
+				fds, _ := syscall.ParseUnixRights(&messages[0])
+				_, after, _ := strings.Cut(text, "FDNAME=")
+				name, _, _ := strings.Cut(after, "\n")
+				keep(name, os.NewFile(uintptr(fds[0]), name))
+			}
+			all <- text
 		}
 	}()
 	t.Cleanup(func() { _ = conn.Close(); <-ended })
@@ -222,4 +239,83 @@ func TestSystemdSocketActivate(t *testing.T) {
 	}
 	p.signal(syscall.SIGTERM)
 	p.wantExit(0)
+}
+
+// A service manager that keeps sockets gets each that the process has opened. The next process has
+// them, also after a kill, and what it does not use any more is forgotten.
+func TestServiceManagerKeepsSockets(t *testing.T) {
+	var mu sync.Mutex
+	kept := map[string]*os.File{}
+	t.Cleanup(func() {
+		for _, f := range kept {
+			_ = f.Close()
+		}
+	})
+	notify, messages := notifiedWith(t, func(name string, socket *os.File) {
+		mu.Lock()
+		defer mu.Unlock()
+		if kept[name] != nil { // systemd does not keep a socket twice
+			_ = socket.Close()
+			return
+		}
+		kept[name] = socket
+	})
+	// start gives a process what is kept, as systemd does.
+	start := func(addr, socket string) *process {
+		return launch(t, "upgrade", Config{HealthAddr: HealthOff, DrainWait: WaitNever}, notify, func(cmd *exec.Cmd) {
+			mu.Lock()
+			defer mu.Unlock()
+			cmd.Env = append(cmd.Env, "FDSTORE=8", "LIFECYCLE_TEST_ADDR="+addr, "LIFECYCLE_TEST_UNIX="+socket)
+			if len(kept) == 0 {
+				return
+			}
+			names := slices.Collect(maps.Keys(kept))
+			for _, name := range names {
+				cmd.ExtraFiles = append(cmd.ExtraFiles, kept[name])
+			}
+			cmd.Args = []string{"sh", "-c", `LISTEN_PID=$$ exec "$0"`, cmd.Path}
+			cmd.Path = "/bin/sh"
+			cmd.Env = append(cmd.Env, "LISTEN_FDS="+strconv.Itoa(len(names)), "LISTEN_FDNAMES="+strings.Join(names, ":"))
+		})
+	}
+	addr, socket := freeAddress(t), filepath.Join(t.TempDir(), "web.sock")
+	first := start(addr, socket)
+	awaitMessage(t, messages, "READY=1")
+	mu.Lock()
+	n := len(kept)
+	mu.Unlock()
+	if n != 3 {
+		t.Fatalf("it keeps %d sockets, want one of TCP, of unix and of UDP", n)
+	}
+	first.signal(syscall.SIGKILL)
+	first.wait()
+	waiting := make(chan error, 2)
+	for _, to := range [][2]string{{"tcp", addr}, {"unix", socket}} {
+		go func() { // while no process serves
+			_, err := ask(to[0], to[1])
+			waiting <- err
+		}()
+	}
+	second := start(addr, socket)
+	awaitMessage(t, messages, "READY=1") // so that it is not taken for the next one's
+	for range 2 {
+		if err := <-waiting; err != nil {
+			t.Errorf("a request that came while no process served: %v", err)
+		}
+	}
+	second.signal(syscall.SIGTERM)
+	second.wantExit(0)
+	moved := freeAddress(t)
+	for len(messages) > 0 {
+		<-messages
+	}
+	start(moved, socket)
+	before := awaitMessage(t, messages, "READY=1")
+	forgotten := "FDSTOREREMOVE=1\nFDNAME=lifecycle=" + url.QueryEscape("tcp="+addr)
+	if !slices.Contains(before, forgotten) {
+		t.Errorf("the messages %q do not have %q", before, forgotten)
+	}
+	if _, err := ask("tcp", moved); err != nil {
+		t.Error(err)
+	}
 }

@@ -26,8 +26,8 @@ const systemd = "/lib/systemd/systemd"
 
 // manager is a real systemd, as the manager of one user, with a service web.
 type manager struct {
-	t          *testing.T
-	dir, units string
+	t         *testing.T
+	dir, unit string
 }
 
 // startSystemd starts systemd in a mount namespace in which the machine seems to be booted by it:
@@ -41,8 +41,9 @@ func startSystemd(t *testing.T) *manager {
 		t.Skip("there is no systemd on this machine:", err)
 	}
 	m := &manager{t: t, dir: t.TempDir()}
-	m.units = filepath.Join(m.dir, "systemd", "user")
-	if err := os.MkdirAll(m.units, 0o700); err != nil {
+	units := filepath.Join(m.dir, "systemd", "user")
+	m.unit = filepath.Join(units, "web.service")
+	if err := os.MkdirAll(units, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.MkdirAll("/run/systemd", 0o755); err != nil {
@@ -93,14 +94,7 @@ func (m *manager) show(property string) string {
 	return m.control("show", "web.service", "--value", "-p", property)
 }
 
-func (m *manager) write(unit, text string) {
-	m.t.Helper()
-	if err := os.WriteFile(filepath.Join(m.units, unit), []byte(text), 0o600); err != nil {
-		m.t.Fatal(err)
-	}
-}
-
-// install writes the service and its sockets, and tells systemd.
+// install writes the service and tells systemd.
 func (m *manager) install(addr, socket string) {
 	m.t.Helper()
 	cfg, err := json.Marshal(Config{Name: "web", HealthAddr: "127.0.0.1:0", DrainInterval: time.Second, UpgradeSignal: "SIGUSR2"})
@@ -116,14 +110,15 @@ ExecStart=%s
 ExecReload=/bin/kill -USR2 $MAINPID
 Restart=always
 RestartSec=200ms
+FileDescriptorStoreMax=16
+Environment=FDSTORE=16
 Environment=%s=upgrade
 Environment='%s=%s'
-Environment=LIFECYCLE_TEST_ADDR=fd://web
-Environment=LIFECYCLE_TEST_UNIX=fd://unix
-`, os.Args[0], scenarioEnv, configEnv, cfg)
-	m.write("web.service", text)
-	for name, listen := range map[string]string{"web": addr, "unix": socket} {
-		m.write(name+".socket", fmt.Sprintf("[Socket]\nListenStream=%s\nFileDescriptorName=%s\nService=web.service\n", listen, name))
+Environment=LIFECYCLE_TEST_ADDR=%s
+Environment=LIFECYCLE_TEST_UNIX=%s
+`, os.Args[0], scenarioEnv, configEnv, cfg, addr, socket)
+	if err := os.WriteFile(m.unit, []byte(text), 0o600); err != nil {
+		m.t.Fatal(err)
 	}
 	m.control("daemon-reload")
 }
@@ -160,16 +155,16 @@ func ask(network, addr string) (pid string, err error) {
 	return string(text), err
 }
 
-// A real systemd holds the sockets of a service: no connection is refused while the service is
+// A real systemd keeps the sockets of a service: no connection is refused while the service is
 // restarted, replaced by a new release, or killed, and the next process serves those that wait.
 func TestSystemdKeepsTheSockets(t *testing.T) {
 	if testing.Short() {
-		t.Skip("TestUpgradeKeepsTheSocketsOfSystemd is the short version")
+		t.Skip("TestServiceManagerKeepsSockets is the short version")
 	}
 	m := startSystemd(t)
 	addr, socket := freeAddress(t), filepath.Join(m.dir, "web.sock")
 	m.install(addr, socket)
-	m.control("start", "web.socket", "unix.socket", "web.service")
+	m.control("start", "web.service")
 
 	ctx, cancel := context.WithCancel(t.Context())
 	var clients sync.WaitGroup
@@ -215,6 +210,9 @@ func TestSystemdKeepsTheSockets(t *testing.T) {
 		before, _ := counts()
 		eventually(t, "answers after "+what, func() bool { now, _ := counts(); return now > before+100 })
 	}
+	if n := m.show("NFileDescriptorStore"); n != "4" {
+		t.Errorf("systemd keeps %s sockets, want those of TCP, of unix, of UDP and of the planes", n)
+	}
 	more("the start")
 	for range 3 {
 		m.control("restart", "web.service")
@@ -238,5 +236,22 @@ func TestSystemdKeepsTheSockets(t *testing.T) {
 	a, l := counts()
 	t.Logf("%d answers, %d lost by three kills, %d refused", a, l, refused)
 
-	m.control("stop", "web.socket", "unix.socket", "web.service")
+	moved := freeAddress(t)
+	m.install(moved, socket)
+	m.control("restart", "web.service")
+	if _, err := ask("tcp", moved); err != nil {
+		t.Errorf("the new address: %v", err)
+	}
+	eventually(t, "the end of the old socket", func() bool {
+		_, err := net.Dial("tcp", addr)
+		return errors.Is(err, syscall.ECONNREFUSED)
+	})
+	if n := m.show("NFileDescriptorStore"); n != "4" {
+		t.Errorf("systemd keeps %s sockets after an address has changed", n)
+	}
+	m.control("stop", "web.service")
+	eventually(t, "the end of the service", func() bool {
+		_, err := net.Dial("tcp", moved)
+		return errors.Is(err, syscall.ECONNREFUSED)
+	})
 }

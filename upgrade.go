@@ -136,9 +136,10 @@ func (a *App) Exclusive(name string, take, give func(context.Context) error) *Ap
 
 // Listen opens a listener that [App.Upgrade] hands over, as net.Listen does. In a process that
 // takes over it returns the socket of the process before, and Accept waits until this process
-// is to serve. Use it for [App.GRPC], [WithListener] and units that listen by themselves. For
-// fd://NAME it returns a socket of systemd, as [App.Serve] does. The caller, or the server that it
-// is given to, closes it.
+// is to serve. A service manager that keeps sockets (systemd's FileDescriptorStoreMax=, which sets
+// FDSTORE) gets it, and gives it to the next process, also after a crash. Use it for [App.GRPC],
+// [WithListener] and units that listen by themselves. For fd://NAME it returns a socket of systemd,
+// as [App.Serve] does. The caller, or the server that it is given to, closes it.
 func (a *App) Listen(network, address string) (net.Listener, error) {
 	ln, err := a.parts.sockets.Listen(context.Background(), new(net.ListenConfig), network, address)
 	if err != nil {

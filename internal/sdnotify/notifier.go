@@ -29,9 +29,22 @@ type Notifier struct {
 	ended  sync.WaitGroup
 
 	mu      sync.Mutex // guards the fields below
-	pending [][]string // each is the assignments of one message
-	stopBy  time.Time  // zero until the stop begins; STOPPING=1 is final
-	handed  bool       // another process is the service's main process
+	pending []message
+	stopBy  time.Time // zero until the stop begins; STOPPING=1 is final
+	handed  bool      // another process is the service's main process
+}
+
+// message is what the service manager is told at once.
+type message struct {
+	assignments []string
+	file        *os.File // that comes with it; nil for none
+}
+
+// drop forgets a message that was sent, or that is not to be sent any more.
+func (m message) drop() {
+	if m.file != nil {
+		_ = m.file.Close() // a copy
+	}
 }
 
 // extendEvery is the time between two extensions of the service manager's
@@ -121,6 +134,20 @@ func (n *Notifier) Stopping(total time.Duration) {
 	}
 }
 
+// Keeps reports whether the service manager keeps sockets for the next process.
+func (n *Notifier) Keeps() bool { return n != nil && n.sock.Keeps }
+
+// Keep gives the service manager a socket to keep under a name, until the unit stops: the next
+// process gets it, also after a crash. Keep closes the file.
+func (n *Notifier) Keep(name string, file *os.File) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.addLocked(message{[]string{"FDSTORE=1", "FDNAME=" + name, "FDPOLL=0"}, file})
+}
+
+// Forget makes the service manager close what it keeps under the name.
+func (n *Notifier) Forget(name string) { n.enqueue("FDSTOREREMOVE=1", "FDNAME="+name) }
+
 // HandOver says that the process pid is the service's main process from now on, and that it
 // is ready. It is the last message of this process.
 func (n *Notifier) HandOver(pid int, text string) {
@@ -129,6 +156,9 @@ func (n *Notifier) HandOver(pid int, text string) {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	for _, m := range n.pending {
+		m.drop()
+	}
 	n.pending = nil
 	n.enqueueLocked("MAINPID="+strconv.Itoa(pid), "READY=1", Status(text))
 	n.handed = true
@@ -153,6 +183,9 @@ func (n *Notifier) Close() {
 	n.cancel()
 	close(n.quit)
 	n.ended.Wait()
+	for _, m := range n.pending {
+		m.drop()
+	}
 	_ = n.sock.Close()
 }
 
@@ -164,19 +197,25 @@ func (n *Notifier) enqueue(assignments ...string) {
 }
 
 func (n *Notifier) enqueueLocked(assignments ...string) {
-	if n.handed {
-		return
-	}
 	assignments = slices.DeleteFunc(assignments, func(s string) bool { return s == "" })
 	for _, key := range newestOnly {
 		if strings.HasPrefix(assignments[0], key) {
-			n.pending = slices.DeleteFunc(n.pending, func(m []string) bool { return strings.HasPrefix(m[0], key) })
+			n.pending = slices.DeleteFunc(n.pending, func(m message) bool { return strings.HasPrefix(m.assignments[0], key) })
 		}
 	}
+	n.addLocked(message{assignments: assignments})
+}
+
+func (n *Notifier) addLocked(m message) {
+	if n.handed {
+		m.drop()
+		return
+	}
 	if len(n.pending) >= maxPending {
+		n.pending[0].drop()
 		n.pending = n.pending[1:]
 	}
-	n.pending = append(n.pending, assignments)
+	n.pending = append(n.pending, m)
 	n.wake.Notify()
 }
 
@@ -211,12 +250,13 @@ func (n *Notifier) extend() {
 func (n *Notifier) flush(stop <-chan struct{}) {
 	warned := false
 	for {
-		m := n.next()
-		if m == nil {
+		m, found := n.next()
+		if !found {
 			return
 		}
-		err := n.sock.Send(time.Now().Add(sendAttempt), m...)
+		err := n.sock.Send(time.Now().Add(sendAttempt), m.file, m.assignments...)
 		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			m.drop()
 			if err != nil {
 				n.log.Warn("service manager notification", "error", err)
 			}
@@ -224,7 +264,7 @@ func (n *Notifier) flush(stop <-chan struct{}) {
 		}
 		if !warned { // log it once for all attempts
 			warned = true
-			n.log.Warn("the service manager does not read what it is told", "waiting", m[0])
+			n.log.Warn("the service manager does not read what it is told", "waiting", m.assignments[0])
 		}
 		n.putBack(m)
 		select {
@@ -235,21 +275,22 @@ func (n *Notifier) flush(stop <-chan struct{}) {
 	}
 }
 
-// next takes the oldest message from the list. It returns nil when there is none.
-func (n *Notifier) next() (m []string) {
+// next takes the oldest message from the list.
+func (n *Notifier) next() (m message, found bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if len(n.pending) > 0 {
-		m, n.pending = n.pending[0], n.pending[1:]
+	if len(n.pending) == 0 {
+		return message{}, false
 	}
-	return m
+	m, n.pending = n.pending[0], n.pending[1:]
+	return m, true
 }
 
 // putBack puts a message that could not be sent back to the front of the list.
-func (n *Notifier) putBack(m []string) {
+func (n *Notifier) putBack(m message) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.pending = slices.Insert(n.pending, 0, m)
+	n.pending = append([]message{m}, n.pending...)
 }
 
 // watchdog sends a sign of life at every tick at which alive returns true.

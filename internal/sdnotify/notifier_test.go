@@ -19,7 +19,7 @@ func TestNotifierListIsBounded(t *testing.T) {
 	}
 	var list []string
 	for _, m := range n.pending {
-		list = append(list, m[0])
+		list = append(list, m.assignments[0])
 	}
 	if want := []string{"READY=1", "WATCHDOG=1", "STOPPING=1", "EXTEND_TIMEOUT_USEC=999ns"}; !slices.Equal(list, want) {
 		t.Errorf("the messages %q wait, want %q", list, want)

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -26,6 +27,7 @@ const (
 	socketVar      = "NOTIFY_SOCKET"
 	watchdogVar    = "WATCHDOG_USEC"
 	watchdogPIDVar = "WATCHDOG_PID"
+	storeVar       = "FDSTORE" // of systemd 254: how many sockets it keeps
 )
 
 // Socket is an open notification socket.
@@ -34,6 +36,8 @@ type Socket struct {
 	// Watchdog is the time within which the service manager expects a sign of
 	// life, 0 when it expects none from this process.
 	Watchdog time.Duration
+	// Keeps says that the service manager keeps sockets for the next process of the service.
+	Keeps bool
 
 	removed []string // the variables, as NAME=VALUE
 }
@@ -50,9 +54,10 @@ func Open(env Env, pid int) (*Socket, error) {
 	}
 	usec, _ := env.Lookup(watchdogVar)
 	owner, _ := env.Lookup(watchdogPIDVar)
+	kept, _ := env.Lookup(storeVar)
 	var errs []error
 	var removed []string
-	for _, v := range []string{socketVar, watchdogVar, watchdogPIDVar} {
+	for _, v := range []string{socketVar, watchdogVar, watchdogPIDVar, storeVar} {
 		if value, ok := env.Lookup(v); ok {
 			removed = append(removed, v+"="+value)
 		}
@@ -68,7 +73,7 @@ func Open(env Env, pid int) (*Socket, error) {
 	if err != nil {
 		return nil, errors.Join(append(errs, fmt.Errorf("connect to %s: %w", socketVar, err))...)
 	}
-	s := &Socket{conn: conn, removed: removed}
+	s := &Socket{conn: conn, removed: removed, Keeps: kept != "" && kept != "0"}
 	s.Watchdog, err = watchdog(usec, owner, pid)
 	return s, errors.Join(append(errs, err)...)
 }
@@ -94,14 +99,18 @@ func watchdog(usec, owner string, pid int) (time.Duration, error) {
 	return time.Duration(n) * time.Microsecond, nil
 }
 
-// Send sends the assignments as one message. It waits until deadline at most for room
-// in the socket's buffer.
-func (s *Socket) Send(deadline time.Time, assignments ...string) error {
+// Send sends the assignments as one message, with a copy of a file when there is one. It waits
+// until deadline at most for room in the socket's buffer.
+func (s *Socket) Send(deadline time.Time, file *os.File, assignments ...string) error {
 	if err := s.conn.SetWriteDeadline(deadline); err != nil {
 		return err
 	}
-	_, err := s.conn.Write([]byte(strings.Join(assignments, "\n")))
-	return err
+	text := []byte(strings.Join(assignments, "\n"))
+	if file == nil {
+		_, err := s.conn.Write(text)
+		return err
+	}
+	return s.sendFile(text, file)
 }
 
 // Close closes the socket.

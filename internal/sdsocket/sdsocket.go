@@ -61,6 +61,7 @@ type Sockets struct {
 	err    error         // why there are none
 	names  []string      // of descriptor 3, 4, …
 	taken  []bool        // whether Listen has returned it
+	left   []string      // that were closed because nothing had taken them, and not forgotten yet
 	held   []*socket     // that this process serves
 	gate   chan struct{} // closed when the sockets may be used; nil when they always may
 }
@@ -71,6 +72,7 @@ type socket struct {
 	name    string // under which it is handed over
 	below   any    // the listener or packet connection of package net
 	manager bool   // the service manager has opened it
+	kept    bool   // the service manager keeps it for the next process
 	gate    <-chan struct{}
 	once    sync.Once
 	closed  chan struct{}
@@ -90,6 +92,12 @@ func (s *socket) await() error {
 // wait in it are for that process, and what changes the socket changes it there too.
 func (s *socket) Shared() bool {
 	if s.manager || s.owner.handed.Load() {
+		return true
+	}
+	s.owner.mu.Lock()
+	kept := s.kept
+	s.owner.mu.Unlock()
+	if kept {
 		return true
 	}
 	select {
@@ -240,6 +248,9 @@ func inherited[T any](
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	isManagers := IsAddress(addr)
+	if !s.looked && strings.Contains(os.Getenv(namesVar), ownPrefix) {
+		s.lookLocked(os.Getpid()) // the service manager has kept sockets of the process before
+	}
 	what, name := "socket handed over for "+addr, ownName(network, addr)
 	i := s.freeLocked(name)
 	if strings.HasPrefix(network, "unix") && !hasFile(addr) {
@@ -325,17 +336,54 @@ func (s *Sockets) Inherit() error {
 func (s *Sockets) Go() (left []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for i, name := range s.names {
-		if own, isOwn := strings.CutPrefix(name, ownPrefix); isOwn && !s.taken[i] {
-			s.taken[i] = true
-			closeFD(firstFD + i)
-			addr, _ := url.QueryUnescape(own)
-			left = append(left, addr)
-		}
+	s.closeLeftLocked()
+	for _, name := range s.left {
+		addr, _ := url.QueryUnescape(strings.TrimPrefix(name, ownPrefix))
+		left = append(left, addr)
 	}
 	s.unlinkLocked(true)
 	close(s.gate)
 	return left
+}
+
+// closeLeftLocked closes the sockets of the process before that nothing has taken, and adds their
+// names to left.
+func (s *Sockets) closeLeftLocked() {
+	for i, name := range s.names {
+		if !s.taken[i] && strings.HasPrefix(name, ownPrefix) {
+			s.left, s.taken[i] = append(s.left, name), true
+			closeFD(firstFD + i)
+		}
+	}
+}
+
+// Keep calls keep with a copy of each socket that this process has opened, for a service manager
+// that keeps it for the next process, whatever ends this one. The sockets are shared from then
+// on, and the files of unix sockets stay. keep closes the file. Before that Keep calls forget with
+// the name of each socket that was kept and that nothing has taken, and closes it.
+func (s *Sockets) Keep(keep func(name string, copied *os.File), forget func(name string)) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closeLeftLocked()
+	for _, name := range s.left {
+		forget(name)
+	}
+	s.left = nil
+	var errs []error
+	for _, h := range s.held {
+		if h.manager {
+			continue
+		}
+		copied, err := Copy(h.below)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("copy the socket %s: %w", h.name, err))
+			continue
+		}
+		h.kept = true
+		keep(h.name, copied)
+	}
+	s.unlinkLocked(true)
+	return errors.Join(errs...)
 }
 
 // HandOver says that another process goes on with all sockets.
@@ -350,7 +398,7 @@ func (s *Sockets) HandOver() {
 func (s *Sockets) unlinkLocked(yes bool) {
 	for _, h := range s.held {
 		if ln, ok := h.below.(*net.UnixListener); ok && !h.manager {
-			ln.SetUnlinkOnClose(yes)
+			ln.SetUnlinkOnClose(yes && !h.kept)
 		}
 	}
 }
