@@ -149,6 +149,7 @@ type item struct {
 	causedBy    string // the check that causes its failure, "" for none
 	nonCritical bool
 	dependsOn   []string
+	excluded    bool
 }
 
 // view returns the part of an answer about the check.

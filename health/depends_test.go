@@ -80,6 +80,18 @@ func TestRootIsNotKeptTooLong(t *testing.T) {
 	}
 }
 
+// An excluded dependency does not run. Its last result is still shown as the cause.
+func TestExcludedDependencyExplains(t *testing.T) {
+	r, _, db, orders := chain(t)
+	db.set(errDown)
+	orders.set(errDown)
+	expect(t, r, "/readyz", 503, "")
+	expect(t, r, "/readyz?exclude=db&verbose", 503, `[+]db excluded: ok
+[+]network ok
+[-]orders failed (caused by db): connection refused
+readyz check failed`)
+}
+
 func TestDependencyOnItselfIsRefused(t *testing.T) {
 	r := NewRegistry()
 	p := ProbeFunc(passing)

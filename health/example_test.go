@@ -62,13 +62,13 @@ func ExampleNewRegistry() {
 
 	probePath(reg, "/healthz")
 	probePath(reg, "/readyz")
-	probePath(reg, "/readyz?verbose")
+	probePath(reg, "/readyz?verbose&exclude=db")
 	// Output:
 	// 200 {"status":"ok","checks":{"self":"ok"}}
 	// 503 {"status":"fail","checks":{"cache":"connection refused","db":"connection refused"}}
-	// 503 [-]cache failed (not critical): connection refused
-	// [-]db failed: connection refused
-	// readyz check failed
+	// 200 [-]cache failed (not critical): connection refused
+	// [+]db excluded: ok
+	// readyz check passed
 }
 
 // A periodic check runs in the background from Start to Close. Probes are

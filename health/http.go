@@ -3,6 +3,7 @@ package health
 import (
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/pleme-io/lifecycle-go/internal/answer"
@@ -21,8 +22,11 @@ import (
 // fails because of another one ([WithDependsOn]) has "caused by NAME" as its
 // error.
 //
-// The query ?verbose asks for lines of text for people, as the Kubernetes API
-// server's own endpoints do. Other parameters have no meaning.
+// The query ?verbose asks for lines of text for people. The query ?exclude=NAME
+// leaves a check out, which then does not run; it may be given many times. The
+// Kubernetes API server's own endpoints take the same two. A probe cannot exclude
+// the built-in condition "lifecycle", with which an App says that it is starting,
+// suspended or draining.
 //
 // The handler serves GET and HEAD and answers other methods with 405. It answers
 // a path that is not a plane or a check with 404, and a query that is malformed or
@@ -42,7 +46,12 @@ func (h handler) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	if !answer.Allow(w, req, http.MethodGet, http.MethodHead) {
 		return
 	}
-	p.probe(name, req).Write(w, req)
+	if name == "" && req.URL.RawQuery == "" {
+		res := p.current(req.Context())
+		res.answer().Write(w, req)
+		return
+	}
+	p.part(name, req).Write(w, req)
 }
 
 // route finds the plane of a path, and the name of the one check asked for, if
@@ -63,8 +72,8 @@ func (h handler) route(path string) (p *plane, name string, found bool) {
 	return nil, "", false
 }
 
-// probe answers a probe of the plane or, with a name, of one check.
-func (p *plane) probe(name string, req *http.Request) *answer.Answer {
+// part answers a probe that has a query or asks for one check.
+func (p *plane) part(name string, req *http.Request) *answer.Answer {
 	if refusal := answer.QueryTooLong(req); refusal != nil {
 		return refusal
 	}
@@ -75,7 +84,7 @@ func (p *plane) probe(name string, req *http.Request) *answer.Answer {
 	var res result
 	switch name {
 	case "":
-		res = p.current(req.Context())
+		res = p.without(query["exclude"], req)
 	case conditionName:
 		res = p.conditionAlone()
 	default:
@@ -90,6 +99,42 @@ func (p *plane) probe(name string, req *http.Request) *answer.Answer {
 		return answer.New(statusOf(res.ok), answer.TypeText, res.verbose())
 	}
 	return res.answer()
+}
+
+func (p *plane) without(names []string, req *http.Request) result {
+	names = slices.DeleteFunc(names, func(name string) bool { return name == "" })
+	kept, out, strange := exclude(names, *p.checks.Load())
+	p.run(req.Context(), kept)
+	res := p.collect(kept)
+	res.unknown = strange
+	if res.ok && len(out) == 0 && req.Context().Err() == nil {
+		p.reg.passed(p.kind)
+	}
+	for _, c := range out {
+		res.items = append(res.items, item{name: c.name, excluded: true})
+	}
+	slices.SortFunc(res.items, func(a, b item) int { return strings.Compare(a.name, b.name) })
+	return res
+}
+
+// exclude splits the checks into checks that a probe uses and checks that it
+// excludes. strange has the excluded names that no check has, sorted. The name of
+// the built-in condition is always among them, because no probe can exclude it.
+func exclude(names []string, checks []*check) (kept, out []*check, strange []string) {
+	for _, c := range checks {
+		if slices.Contains(names, c.name) {
+			out = append(out, c)
+		} else {
+			kept = append(kept, c)
+		}
+	}
+	for _, name := range names {
+		if find(out, name) == nil {
+			strange = append(strange, text.Clip(name, maxNameLen))
+		}
+	}
+	slices.Sort(strange)
+	return kept, out, slices.Compact(strange)
 }
 
 // alone returns the result of one check. It fails when the check fails, even if

@@ -58,15 +58,16 @@ func TestMethods(t *testing.T) {
 	}
 }
 
-func TestVerbose(t *testing.T) {
+func TestVerboseAndExclude(t *testing.T) {
 	r := NewRegistry()
 	down := ProbeFunc(func(context.Context) error { return errors.New("no route\n[+]forged ok") })
 	unknown := ProbeFunc(func(context.Context) error { return ErrUnknown })
+	excluded := new(fake)
 	must(t, r.RegisterReadiness("db", ProbeFunc(passing)))
 	must(t, r.RegisterReadiness("cache", down, WithNonCritical()))
 	must(t, r.RegisterReadiness("peer", down))
 	must(t, r.RegisterReadiness("sensor", unknown))
-	must(t, r.RegisterReadiness("slow", ProbeFunc(passing)))
+	must(t, r.RegisterReadiness("slow", excluded))
 
 	expect(t, r, "/readyz?verbose", 503, `[-]cache failed (not critical): no route [+]forged ok
 [+]db ok
@@ -74,15 +75,29 @@ func TestVerbose(t *testing.T) {
 [?]sensor unknown: state unknown
 [+]slow ok
 readyz check failed`)
+	runs := excluded.runs.Load()
+	expect(t, r, "/readyz?verbose&exclude=peer&exclude=sensor&exclude=slow&exclude=nope&exclude=lifecycle&exclude=", 200, `[-]cache failed (not critical): no route [+]forged ok
+[+]db ok
+[+]peer excluded: ok
+[+]sensor excluded: ok
+[+]slow excluded: ok
+warn: some health checks cannot be excluded: no matches for "lifecycle", "nope"
+readyz check passed`)
+	if excluded.runs.Load() != runs {
+		t.Error("an excluded check was run")
+	}
+	expect(t, r, "/readyz?exclude=peer&exclude=sensor", 200, `{"status":"ok","checks":{"cache":"no route\n[+]forged ok","db":"ok","slow":"ok"}}`)
+	expect(t, r, "/readyz?exclude=peer", 503, "")
 	expect(t, r, "/readyz/db?verbose", 200, "[+]db ok\nreadyz check passed")
 	expect(t, r, "/readyz/cache", 503, `{"status":"fail","checks":{"cache":"no route\n[+]forged ok"}}`)
 	expect(t, r, "/readyz?x=1", 503, "") // an unknown parameter
 }
 
-func TestLifecycleAlone(t *testing.T) {
+func TestExcludeDoesNotHideTheLifecycle(t *testing.T) {
 	r := NewRegistry()
 	must(t, r.RegisterReadiness("db", ProbeFunc(passing)))
 	ownerOf(r).SetDraining(true)
+	expect(t, r, "/readyz?exclude=lifecycle&exclude=db", 503, `{"status":"fail","checks":{"lifecycle":"draining"}}`)
 	expect(t, r, "/readyz/lifecycle", 503, `{"status":"fail","checks":{"lifecycle":"draining"}}`)
 	expect(t, r, "/readyz?verbose", 503, "[+]db ok\n[-]lifecycle failed: draining\nreadyz check failed")
 }
@@ -99,10 +114,10 @@ func TestWrongPathsAndQueries(t *testing.T) {
 		"/Readyz":              404,
 		"/livez/db":            404,
 		"//readyz":             404,
-		"/readyz?verbose=%zz":  400,
+		"/readyz?exclude=%zz":  400,
 		"/readyz?a;b":          400,
 		"/readyz/db?verbose=1": 200,
-		"/readyz?" + strings.Repeat("verbose=x&", 1000): 400,
+		"/readyz?" + strings.Repeat("exclude=x&", 1000): 400,
 		"/readyz/" + strings.Repeat("x", 100000):        404,
 	} {
 		status, body := get(t, r, path)
@@ -123,7 +138,7 @@ func TestManyPathsTakeNoMemory(t *testing.T) {
 	must(t, r.RegisterReadiness("db", ProbeFunc(passing)))
 	probeAll := func(n int) {
 		for i := range n {
-			for _, format := range []string{"/p%d", "/readyz/p%d", "/readyz?x=p%d"} {
+			for _, format := range []string{"/p%d", "/readyz/p%d", "/readyz?exclude=p%d"} {
 				w := httptest.NewRecorder()
 				r.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, fmt.Sprintf(format, i), nil))
 			}

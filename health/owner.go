@@ -8,8 +8,8 @@ import (
 
 // Owner sets the state of the process as a whole, in addition to the checks:
 // starting, suspended, draining. Answers and events show that state as the
-// built-in condition "lifecycle". The condition has no threshold and no cache, and it
-// changes before the method returns.
+// built-in condition "lifecycle". The condition has no threshold and no cache, it
+// changes before the method returns, and no probe can exclude it.
 //
 // [NewOwned] makes an Owner together with its registry, so only the code that
 // made the registry can set the condition. All methods may be called

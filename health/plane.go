@@ -99,9 +99,10 @@ func (p *plane) frozen() bool {
 
 // result is the answer of a plane, or of a part of it.
 type result struct {
-	plane planeKind
-	ok    bool
-	items []item // sorted by name
+	plane   planeKind
+	ok      bool
+	items   []item   // sorted by name
+	unknown []string // names that a probe excludes and the plane does not have, sorted
 }
 
 // collect returns the states of the checks.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"net/http"
+	"strconv"
 	"strings"
 
 	"github.com/pleme-io/lifecycle-go/internal/answer"
@@ -22,8 +23,8 @@ func (r *result) answer() *answer.Answer {
 	return answer.New(statusOf(r.ok), answer.TypeJSON, r.json())
 }
 
-// json renders {"status":"ok"|"fail","checks":{NAME:"ok"|ERROR}}. Bytes that are
-// not UTF-8 become U+FFFD.
+// json renders {"status":"ok"|"fail","checks":{NAME:"ok"|ERROR}} without the
+// excluded checks. Bytes that are not UTF-8 become U+FFFD.
 func (r *result) json() []byte {
 	var said struct {
 		Status string            `json:"status"`
@@ -34,7 +35,9 @@ func (r *result) json() []byte {
 		said.Status = "ok"
 	}
 	for i := range r.items {
-		said.Checks[r.items[i].name] = r.items[i].word()
+		if it := &r.items[i]; !it.excluded {
+			said.Checks[it.name] = it.word()
+		}
 	}
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
@@ -64,6 +67,16 @@ func (r *result) verbose() []byte {
 	for i := range r.items {
 		r.items[i].line(&b)
 	}
+	if len(r.unknown) > 0 {
+		b.WriteString("warn: some health checks cannot be excluded: no matches for ")
+		for i, name := range r.unknown {
+			if i > 0 {
+				b.WriteString(", ")
+			}
+			b.WriteString(strconv.Quote(name))
+		}
+		b.WriteByte('\n')
+	}
 	b.WriteString(r.plane.path())
 	if r.ok {
 		b.WriteString(" check passed\n")
@@ -75,6 +88,8 @@ func (r *result) verbose() []byte {
 
 func (it *item) line(b *bytes.Buffer) {
 	switch {
+	case it.excluded:
+		b.WriteString("[+]" + it.name + " excluded: ok")
 	case it.state == Up && it.note != "":
 		b.WriteString("[+]" + it.name + " ok: " + it.note)
 	case it.state == Up && it.text != "":
