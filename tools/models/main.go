@@ -1,6 +1,7 @@
 // Command models checks the models of docs/internals/models with SPIN and writes what its
 // page shows of them: how many states there are, and the shortest counterexamples of the
-// mutants. Begin with [models.Check].
+// mutants. It also writes states.pml, with the states that the models take from the Go code.
+// Begin with [models.Check].
 package main
 
 import (
@@ -34,8 +35,15 @@ func main() {
 	}
 }
 
-// run writes the generated parts of the page, in the repository root.
+// run writes states.pml and the generated parts of the page, in the repository root.
 func run(root string) error {
+	text, err := statesFile(root)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(root, models.Folder, "states.pml"), []byte(text), 0o644); err != nil {
+		return err
+	}
 	name := filepath.Join(root, models.Folder, "README.md")
 	filled, err := pages.Fill(name, "models", func(what string) (string, error) {
 		if what == "table" {

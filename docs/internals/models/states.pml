@@ -1,4 +1,4 @@
-/* The states and tables of the Go code: a test looks for each of these names in the file that its comment names. */
+/* Made from the tables in the Go code by tools/models (make docs). Do not edit. */
 
 /* the phases of an App: app.go, phases */
 mtype = {
