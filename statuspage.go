@@ -52,10 +52,14 @@ func (s Status) page() []byte {
 	p.phases(s)
 
 	p.table("Units", len(s.Units), "Unit", "Kind", "Status", "Since", "Restarts", "")
-	for _, u := range s.Units {
+	tree := s.tree()
+	for _, u := range tree.Children {
 		p.unit(u, s.At, 0)
 	}
 	p.end(len(s.Units))
+	if sizeOf(tree) > maxWorkers {
+		p.put("<p class=\"dim\">There are more: this is the first %v. The JSON has all.</p>\n", maxWorkers)
+	}
 	if len(s.Units) > 0 {
 		p.put("<p class=\"dim\">The tree as <a href=\"?format=mermaid\">Mermaid</a> · <a href=\"?format=dot\">DOT</a></p>\n")
 	}
@@ -175,6 +179,10 @@ func (p *statusPage) end(n int) {
 	}
 }
 
+// maxTree bounds how deep a tree of workers is shown. A deeper tree is a worker
+// whose State returns itself.
+const maxTree = 32
+
 func (p *statusPage) unit(u worker.State, now time.Time, depth int) {
 	status, text := string(u.Status), strings.Join(filled(u.Reason, u.Error), "; ")
 	if u.Health != worker.HealthUnknown {
@@ -275,8 +283,38 @@ func short(d time.Duration) string {
 	return d.Round(10 * time.Microsecond).String()
 }
 
-// tree returns the App and its units as one tree.
+// tree returns the App and its units as one tree, no deeper than [maxTree] and with no
+// more workers than [maxWorkers].
 func (s Status) tree() worker.State {
 	status := worker.Status(s.Report.Phase) // not a worker's status, but only shown
-	return worker.State{Name: s.Report.Name, Kind: "app", Status: status, Error: s.Report.Error, Children: s.Units}
+	left := maxWorkers
+	return worker.State{Name: s.Report.Name, Kind: "app", Status: status, Error: s.Report.Error, Children: pruned(s.Units, maxTree, &left)}
+}
+
+// maxWorkers bounds how many workers the page lists. A longer page is useless,
+// and a State that contains itself twice would never end. The JSON has all
+// workers.
+const maxWorkers = 20_000
+
+func pruned(units []worker.State, depth int, left *int) []worker.State {
+	units = units[:min(len(units), *left)]
+	if depth == 0 || len(units) == 0 {
+		return nil
+	}
+	*left -= len(units)
+	out := make([]worker.State, len(units))
+	for i, u := range units {
+		u.Children = pruned(u.Children, depth-1, left)
+		out[i] = u
+	}
+	return out
+}
+
+// sizeOf counts the workers of a tree, including its root.
+func sizeOf(tree worker.State) int {
+	n := 1
+	for _, c := range tree.Children {
+		n += sizeOf(c)
+	}
+	return n
 }

@@ -188,6 +188,30 @@ func (e *endlessTree) State() worker.State {
 	return s
 }
 
+// knot is a worker whose State contains itself twice, so that its tree has no end
+// in width or in depth.
+type knot struct{ endlessTree }
+
+func (*knot) State() worker.State {
+	children := make([]worker.State, 2)
+	children[0].Children, children[1].Children = children, children
+	return worker.State{Name: "knot", Status: worker.StatusRunning, Children: children}
+}
+
+func TestStatuszSurvivesAStateThatHoldsItself(t *testing.T) {
+	r := newRig(t, lifecycle.Config{})
+	w := &knot{}
+	w.Init("tree", "knot")
+	r.Add(w)
+	for format, code := range map[string]int{"html": 200, "mermaid": 200, "dot": 200, "json": 500} {
+		if rec := statusz(r.Handler(), "GET", "/statusz?format="+format, ""); rec.Code != code || rec.Body.Len() > 64<<20 {
+			t.Errorf("%s: %d with %d bytes", format, rec.Code, rec.Body.Len())
+		} else if says := strings.Contains(rec.Body.String(), "There are more"); says != (format == "html") {
+			t.Errorf("%s says that it leaves some out: %v", format, says)
+		}
+	}
+}
+
 // On real sockets, as a kubelet and a person reach it.
 func TestStatuszAndPreStopOnTheHealthAddress(t *testing.T) {
 	r := newRig(t, lifecycle.Config{
