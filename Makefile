@@ -207,7 +207,7 @@ e2e-long: ## a thousand pods replaced under load of every protocol (root, Linux,
 	@E2E=long E2E_LONG_TABLE=$(CURDIR)/bench/results/long-proof.txt deploy/e2e/run -run '^TestLong' -timeout 3h
 
 .PHONY: docs
-docs: ## write the tables in docs/ from the code, and copy the library chart into the service chart
+docs: ## draw the pictures and tables in docs/ from the code, and copy the library chart into the service chart
 	cd tools && go run ./docgen && go run ./guarantees -sort && go run ./models
 	go test -count=1 -run '^TestPagesShowTheCode$$' . -update
 	cd vet && go test -count=1 -run '^TestPageIsCurrent$$' . -update

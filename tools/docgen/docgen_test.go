@@ -3,16 +3,13 @@ package main
 import (
 	"encoding/xml"
 	"errors"
-	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
-
-	"github.com/pleme-io/lifecycle-go"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -62,7 +59,7 @@ func TestRunWritesEveryDocument(t *testing.T) {
 	if err := run([]string{"-root", filepath.Join(root, "missing")}); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("in a missing folder: %v, want one that is os.ErrNotExist", err)
 	}
-	if err := run([]string{"states.md"}); err == nil || !strings.Contains(err.Error(), `unexpected argument "states.md"`) {
+	if err := run([]string{"choreography.svg"}); err == nil || !strings.Contains(err.Error(), `unexpected argument "choreography.svg"`) {
 		t.Errorf("with an argument: %v", err)
 	}
 }
@@ -76,28 +73,31 @@ func TestPartsThatThereAreNot(t *testing.T) {
 	}
 }
 
-// The picture of a stop is drawn by hand, with the times of the default Config.
-func TestPictureHasTheDefaults(t *testing.T) {
-	picture, err := os.ReadFile(filepath.Join(repository.root, "docs", "choreography.svg"))
+func TestPictureIsWellFormed(t *testing.T) {
+	picture, err := choreography(defaultTimeline())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := xml.Unmarshal(picture, new(struct{})); err != nil {
-		t.Error(err)
-	}
-	cfg := lifecycle.Config{}.WithDefaults()
-	stop := cfg.DrainInterval + cfg.ShutdownGrace
-	for text, length := range map[string]time.Duration{
-		"the window, %g s":       cfg.DrainInterval,
-		"the grace, within %g s": cfg.ShutdownGrace,
-		"T0 + %g s</text>":       stop,
-		">T0 + %g s":             stop + lifecycle.Margin,
-	} {
-		if length > 0 {
-			text = fmt.Sprintf(text, length.Seconds())
+	in := xml.NewDecoder(strings.NewReader(picture))
+	for {
+		if _, err := in.Token(); errors.Is(err, io.EOF) {
+			return
+		} else if err != nil {
+			t.Fatal(err)
 		}
-		if !strings.Contains(string(picture), text) {
-			t.Errorf("docs/choreography.svg does not say %q", text)
+	}
+}
+
+// A changed default moves the bars: the texts on them must still fit.
+func TestPictureRefusesATextThatDoesNotFit(t *testing.T) {
+	for text, change := range map[string]func(*timeline){
+		`"accept as before" needs`:   func(t *timeline) { t.Window = t.GoAway },
+		`"last in, first out" needs`: func(t *timeline) { t.UnitEnd = t.GraceEnd },
+	} {
+		d := defaultTimeline()
+		change(&d)
+		if _, err := choreography(d); err == nil || !strings.Contains(err.Error(), text) {
+			t.Errorf("error is %v, want one that says %s", err, text)
 		}
 	}
 }

@@ -1,4 +1,4 @@
-// Command docgen writes the tables and the reference of keys in docs/ from the
+// Command docgen draws the picture, the tables and the reference of keys in docs/ from the
 // code, so that they cannot differ from it. It also writes the texts of the keys of
 // lifecycle for package config, whose -h prints them. Pages are written by hand around what
 // is generated; see package pages. "make docs" runs it; a test fails when a committed file
@@ -18,6 +18,7 @@ import (
 
 // documents are all files that docgen writes, by their paths in the repository.
 var documents = map[string]func(d docs) (string, error){
+	"docs/choreography.svg":             func(docs) (string, error) { return choreography(defaultTimeline()) },
 	"docs/reference/states.md":          func(d docs) (string, error) { return d.fill("docs/reference/states.md", states) },
 	"docs/reference/metrics.md":         func(d docs) (string, error) { return d.fill("docs/reference/metrics.md", metricTable) },
 	"docs/reference/config.md":          func(d docs) (string, error) { return d.fill("docs/reference/config.md", d.keys) },
