@@ -162,7 +162,7 @@ func TestConventions(t *testing.T) {
 			{
 				Path: "cmd/lifecyclectl/dev",
 				Imports: []string{
-					"./fleet/host/engine/...", "./fleet/host/outbound", "./fleet/internal/effects", "./fleet/operator/operatorv1", proto,
+					"./fleet/host/engine/...", "./fleet/internal/effects", "./fleet/operator/operatorv1", proto,
 				},
 				Brings: []string{"..."},
 				Never:  []string{nats, server},
@@ -170,13 +170,13 @@ func TestConventions(t *testing.T) {
 			{Path: "cmd/lifecyclectl/prove/load"},
 			{Path: "cmd/lifecyclectl/prove", Imports: []string{
 				"./fleet/cmd/lifecyclectl/cli", "./fleet/cmd/lifecyclectl/output", "./fleet/cmd/lifecyclectl/prove/load",
-				"./internal/cmdline", cli, "k8s.io/api", "k8s.io/apimachinery",
+				"./internal/cmdline", cli, "golang.org/x/sync", "k8s.io/api", "k8s.io/apimachinery",
 			}, Brings: []string{"..."}, Never: []string{nats, server, "k8s.io/client-go"}},
 			{Path: "cmd/lifecyclectl/output", Imports: []string{
 				"./fleet/internal/diagnosis", cli, proto, yaml, "github.com/charmbracelet/x/ansi", "golang.org/x/term",
 			}, Brings: []string{"..."}, Never: []string{nats, server}},
 			{Path: "cmd/lifecyclectl/cli", Imports: []string{
-				"./worker", "./internal/suggest", "./fleet/cmd/lifecyclectl/output", "./fleet/operator/client", "./fleet/operator/operatorv1",
+				"./internal/suggest", "./fleet/cmd/lifecyclectl/output", "./fleet/operator/client", "./fleet/operator/operatorv1",
 				cli, "github.com/spf13/pflag", connect, proto, yaml, "github.com/muesli/cancelreader", "golang.org/x/sys",
 				"github.com/coreos/go-oidc/v3", "golang.org/x/oauth2",
 			}, Brings: []string{"..."}, Never: []string{nats, server}},

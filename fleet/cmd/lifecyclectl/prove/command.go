@@ -110,27 +110,16 @@ func publishedImage(version string) string {
 // withProgress shows what happens: on a terminal also from second to second.
 func withProgress(cmd *cobra.Command, o Options) (*Report, error) {
 	w := cmd.ErrOrStderr()
-	var shown *cli.Progress
-	o.Now = func(text string) {
-		if shown == nil {
-			shown = cli.Begin(w, text)
-		}
-		shown.Say("%s", text)
-	}
-	hide := func() {
-		if shown != nil {
-			shown.End()
-			shown = nil
-		}
-	}
-	defer func() { hide() }()
+	shown := cli.Begin(w, "reading the cluster")
+	defer shown.End()
+	o.Now = func(text string) { shown.Say("%s", text) }
 	o.Step = func(text string) {
-		hide()
+		shown.End()
 		fmt.Fprintf(w, "%s\n", output.Printable(text))
 	}
 	ask := o.Ask
 	o.Ask = func(what string) error {
-		hide()
+		shown.End()
 		return ask(what)
 	}
 	return Run(cmd.Context(), o)
