@@ -6,7 +6,6 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
 
 	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/cli"
@@ -133,19 +132,32 @@ ran it. It needs the role operator.`,
 		if limit < 1 || limit > keptLines {
 			return fmt.Errorf("--limit is %d, want 1 to %d", limit, keptLines)
 		}
-		if follow {
-			return followLogs(c, limit)
+		req := &operatorv1.ReadWorkerLogsRequest{Id: c.Args[0], PageSize: limit}
+		read := func(ctx context.Context) (*operatorv1.ReadWorkerLogsResponse, error) {
+			return c.Workers.ReadWorkerLogs(ctx, req)
 		}
-		page, err := c.Workers.ReadWorkerLogs(c.Context(), &operatorv1.ReadWorkerLogsRequest{Id: c.Args[0], PageSize: limit})
+		last := int64(0)
+		show := func(page *operatorv1.ReadWorkerLogsResponse) error {
+			for _, l := range page.GetLines() {
+				if l.GetNumber() <= last {
+					continue
+				}
+				last = l.GetNumber()
+				if err := showLine(c, l); err != nil {
+					return err
+				}
+			}
+			req.PageSize = keptLines
+			return nil
+		}
+		if follow {
+			return cli.Watch(c, read, show)
+		}
+		page, err := read(c.Context())
 		if err != nil {
 			return err
 		}
-		for _, l := range page.GetLines() {
-			if err := showLine(c, l); err != nil {
-				return err
-			}
-		}
-		return nil
+		return show(page)
 	})
 	cmd.Flags().Int32Var(&limit, "limit", 100, "at most `N`, the newest")
 	cmd.Flags().BoolVar(&follow, "follow", false, "then show each new line, until it is interrupted")
@@ -164,24 +176,4 @@ func showLine(c *cli.Call, l *operatorv1.WorkerLogLine) error {
 	}
 	t.Row(output.Faint(output.Moment(l.GetAt())), text)
 	return c.Send(t.Text())
-}
-
-func followLogs(c *cli.Call, tail int32) error {
-	ctx, stop := cli.WhileRead(c.Context(), c.OutOrStdout())
-	defer stop()
-	last := int64(0)
-	type lines = connect.ServerStreamForClient[operatorv1.FollowWorkerLogsResponse]
-	return cli.Follow(ctx, c.Notices(), func(ctx context.Context) (*lines, error) {
-		if last > 0 {
-			tail = keptLines // what was printed while the server was away
-		}
-		return c.Workers.FollowWorkerLogs(ctx, &operatorv1.FollowWorkerLogsRequest{Id: c.Args[0], Tail: tail})
-	}, func() {}, func(m *operatorv1.FollowWorkerLogsResponse) error {
-		l := m.GetLine()
-		if l.GetNumber() <= last {
-			return nil
-		}
-		last = l.GetNumber()
-		return showLine(c, l)
-	})
 }
