@@ -19,7 +19,6 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/output"
-	"github.com/pleme-io/lifecycle-go/internal/suggest"
 )
 
 // Call is one run of a command that asks an operator server.
@@ -142,14 +141,9 @@ func unknownCommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
-	var names []string
-	for _, c := range cmd.Commands() {
-		if c.IsAvailableCommand() {
-			names = append(append(names, c.Name()), c.Aliases...)
-		}
-	}
-	if meant := suggest.Nearest(args[0], names); meant != "" {
-		return fmt.Errorf("there is no command %q; did you mean %s?", args[0], meant)
+	cmd.SuggestionsMinimumDistance = 1 // letters that are wrong
+	if meant := cmd.SuggestionsFor(args[0]); len(meant) > 0 {
+		return fmt.Errorf("there is no command %q; did you mean %s?", args[0], strings.Join(meant, " or "))
 	}
 	return fmt.Errorf("there is no command %q; see %s --help", args[0], cmd.CommandPath())
 }
@@ -193,29 +187,12 @@ func (c *Call) Arg(i int) string {
 	return ""
 }
 
-// MaxFile is the maximum size of a file to send, in bytes: more than any
-// server accepts.
-const MaxFile = 64 << 20
-
 // ReadFile reads a file, or standard input for "-".
 func ReadFile(file string, stdin io.Reader) ([]byte, error) {
-	from := stdin
-	if file != "-" {
-		f, err := os.Open(file)
-		if err != nil {
-			return nil, err
-		}
-		defer f.Close()
-		from = f
+	if file == "-" {
+		return io.ReadAll(stdin)
 	}
-	text, err := io.ReadAll(io.LimitReader(from, MaxFile+1))
-	switch {
-	case err != nil:
-		return nil, fmt.Errorf("read %s: %w", file, err)
-	case len(text) > MaxFile:
-		return nil, fmt.Errorf("%s is larger than %d MiB", file, MaxFile>>20)
-	}
-	return text, nil
+	return os.ReadFile(file)
 }
 
 // Built returns what the linker recorded: the version of the module, and

@@ -2,8 +2,6 @@ package cli
 
 import (
 	"context"
-	"maps"
-	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -47,23 +45,6 @@ var completions = map[Subject][]wordsOf{
 // CompleteTransitions completes the type, the entity and its next phase.
 var CompleteTransitions = completeArgs(types, entities, nextPhases)
 
-// CompletePhases completes a phase of the workflow that the first argument names.
-func CompletePhases(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	if len(args) == 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	return complete(cmd, func(ctx context.Context, s *Server) (names []string) {
-		d, err := s.Workflows.GetDefinition(ctx, &operatorv1.GetDefinitionRequest{Type: args[0]})
-		if err != nil {
-			return nil
-		}
-		for _, p := range d.GetPhases() {
-			names = append(names, p.GetName())
-		}
-		return names
-	})
-}
-
 func types(ctx context.Context, s *Server, _ []string, _ string) []string { return s.types(ctx) }
 
 func entities(ctx context.Context, s *Server, args []string, word string) []string {
@@ -82,26 +63,6 @@ func nextPhases(ctx context.Context, s *Server, args []string, _ string) []strin
 func processes(ctx context.Context, s *Server, _ []string, _ string) []string {
 	list, err := s.Processes.ListProcesses(ctx, &operatorv1.ListProcessesRequest{PageSize: 1000})
 	return ids(list.GetProcesses(), err)
-}
-
-// CompleteFilters completes the flags --service and --process of a command that has them.
-func CompleteFilters(cmd *cobra.Command) {
-	for name, words := range map[string]wordsOf{"service": services, "process": processes} {
-		if cmd.Flags().Lookup(name) == nil {
-			continue
-		}
-		_ = cmd.RegisterFlagCompletionFunc(name, func(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
-			return complete(cmd, func(ctx context.Context, s *Server) []string { return words(ctx, s, args, word) })
-		}) // the flag exists
-	}
-}
-
-func services(ctx context.Context, s *Server, _ []string, _ string) []string {
-	list, err := s.Processes.ListProcesses(ctx, &operatorv1.ListProcessesRequest{PageSize: 1})
-	if err != nil {
-		return nil
-	}
-	return slices.Sorted(maps.Keys(list.GetTotals().GetServices()))
 }
 
 func workers(ctx context.Context, s *Server, _ []string, _ string) []string {

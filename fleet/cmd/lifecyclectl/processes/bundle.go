@@ -6,7 +6,7 @@ import (
 	"compress/gzip"
 	"context"
 	"fmt"
-	"io"
+	"net/url"
 	"os"
 	"strings"
 	"time"
@@ -24,10 +24,9 @@ import (
 
 func bundle() *cobra.Command {
 	var (
-		file    string
-		since   time.Duration
-		statusz []string
-		with    parts
+		file  string
+		since time.Duration
+		with  parts
 	)
 	cmd := cli.TextCommand(&cobra.Command{
 		Use:   "bundle",
@@ -53,10 +52,6 @@ What could not be read is in the file missing.txt of the archive; the exit statu
 		at := time.Now().UTC()
 		b := &archive{name: "lifecycle-bundle-" + at.Format("20060102T150405Z"), at: at}
 		b.collect(c, since, with)
-		for i, from := range statusz {
-			text, err := readStatusz(c.Context(), from, c.InOrStdin())
-			b.add(fmt.Sprintf("statusz-%d.json", i+1), text, err)
-		}
 		if c.Context().Err() != nil {
 			return context.Canceled
 		}
@@ -74,7 +69,6 @@ What could not be read is in the file missing.txt of the archive; the exit statu
 	f.BoolVar(&with.logs, "logs", false, "with the end of each process's log")
 	f.BoolVar(&with.stacks, "stacks", false, "with the stacks of each process")
 	f.BoolVar(&with.config, "config", false, "with the configuration of each process, and the source of each value")
-	f.StringArrayVar(&statusz, "statusz", nil, "the `URL` of a process's /statusz; may be given more than once")
 	return cmd
 }
 
@@ -177,7 +171,7 @@ func (b *archive) collect(c *cli.Call, since time.Duration, with parts) {
 // inside adds parts of a process. Logs and a configuration that the process does not report
 // are left out.
 func (b *archive) inside(c *cli.Call, id string, with parts) {
-	name := fileName(id)
+	name := url.PathEscape(id) // an id may have any text
 	if with.logs {
 		answer, err := c.Processes.GetLogs(c.Context(), &operatorv1.GetLogsRequest{Id: id, Limit: 1000})
 		var text strings.Builder
@@ -200,16 +194,6 @@ func (b *archive) inside(c *cli.Call, id string, with parts) {
 	}
 }
 
-// fileName makes a name of a file from an id, which may have any text.
-func fileName(id string) string {
-	return strings.Map(func(r rune) rune {
-		if r == '.' || r == '-' || r == '_' || r >= '0' && r <= '9' || r >= 'A' && r <= 'Z' || r >= 'a' && r <= 'z' {
-			return r
-		}
-		return '_'
-	}, id[:min(len(id), 200)])
-}
-
 func (b *archive) pack() ([]byte, error) {
 	if len(b.missing) > 0 {
 		b.files = append(b.files, bundleFile{"missing.txt", []byte(strings.Join(b.missing, "\n") + "\n")})
@@ -222,7 +206,7 @@ func (b *archive) pack() ([]byte, error) {
 		if err := t.WriteHeader(head); err != nil {
 			return nil, err
 		}
-		if _, err := io.Copy(t, bytes.NewReader(f.text)); err != nil {
+		if _, err := t.Write(f.text); err != nil {
 			return nil, err
 		}
 	}

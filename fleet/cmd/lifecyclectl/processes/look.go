@@ -131,7 +131,6 @@ A "lost" is a process that disappeared without a word.`,
 	f.DurationVar(&since, "since", 0, "only those of the last `time`, such as 1h")
 	f.IntVar(&limit, "limit", 100, "at most `N`, the newest; 0 is all")
 	f.BoolVarP(&watch, "watch", "w", false, "then show each new event")
-	cli.CompleteFilters(cmd)
 	return cmd
 }
 
@@ -267,16 +266,14 @@ and goes on when the process has restarted under the same id, until it is interr
 		if contains != "" {
 			req.Limit = 1000
 		}
-		ctx, stop := cli.WhileRead(c.Context(), c.OutOrStdout())
-		defer stop()
-		for first := true; ; first = false {
+		read := func(ctx context.Context) (*operatorv1.GetLogsResponse, error) {
 			answer, err := c.Processes.GetLogs(ctx, req)
-			switch {
-			case ctx.Err() != nil && follow:
-				return nil
-			case err != nil && (first || !mayAnswerAgain(err)):
-				return err
+			if req.GetAfter() > 0 && connect.CodeOf(err) == connect.CodeNotFound {
+				return nil, nil //nolint:nilnil // it restarts, and has no new line
 			}
+			return answer, err
+		}
+		show := func(answer *operatorv1.GetLogsResponse) error {
 			var text []byte
 			if n := answer.GetMissed(); n > 0 {
 				text = fmt.Appendf(text, "… %d lines are not kept any more\n", n)
@@ -287,26 +284,22 @@ and goes on when the process has restarted under the same id, until it is interr
 				}
 				req.After = l.GetSeq()
 			}
-			if err := c.Send(text); err != nil || !follow {
-				return err
-			}
 			req.Limit = 1000
-			if !cli.Pause(ctx, cli.PollEvery/2) {
-				return nil
-			}
+			return c.Send(text)
 		}
+		if follow {
+			return cli.Watch(c, read, show)
+		}
+		answer, err := read(c.Context())
+		if err != nil {
+			return err
+		}
+		return show(answer)
 	})
 	cmd.Flags().Int32Var(&limit, "limit", 200, "at most `N`, the newest, before --contains; 1 to 1000")
 	cmd.Flags().StringVar(&contains, "contains", "", "only lines with this `text`, of all that are kept")
 	cmd.Flags().BoolVar(&follow, "follow", false, "then show each new line")
 	return cmd
-}
-
-// mayAnswerAgain reports whether a process that has answered does not answer at this moment: it
-// restarts, or the server does.
-func mayAnswerAgain(err error) bool {
-	code := connect.CodeOf(err)
-	return code == connect.CodeUnavailable || code == connect.CodeNotFound || !connect.IsWireError(err)
 }
 
 func stacks() *cobra.Command {
