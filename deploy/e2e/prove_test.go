@@ -412,7 +412,7 @@ func TestProveRefuses(t *testing.T) {
 		code int
 		says []string
 	}{
-		"no such deployment": {[]string{"deployment/nothing", "--yes"}, 3, []string{"there is no deployment/nothing in namespace " + c.namespace}},
+		"no such deployment": {[]string{"deployment/nothing", "--yes"}, 3, []string{"kubectl -n " + c.namespace, "NotFound", "nothing"}},
 		"not labelled":       {[]string{"deployment/refused"}, 2, []string{"lifecycle.pleme.io/prove=allowed", "--yes"}},
 		"no such service":    {[]string{"deployment/refused", "--yes", "--service", "nothing"}, 3, []string{"service/nothing"}},
 		"another service":    {[]string{"deployment/refused", "--yes", "--service", "nowhere"}, 2, []string{"service/nowhere does not select the pods of deployment/refused", "version=none"}},

@@ -194,9 +194,7 @@ func versionCommand() *cobra.Command {
 		Use:   "version",
 		Short: "Show which version this is",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			version, revision := cli.Built()
-			text := fmt.Appendf(nil, "lifecyclectl %s %s\n", version, revision)
-			text = fmt.Appendf(text, "%s %s/%s\n", runtime.Version(), runtime.GOOS, runtime.GOARCH)
+			text := fmt.Appendf(nil, "lifecyclectl %s\n%s %s/%s\n", cli.Version(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
 			return output.Send(cmd.OutOrStdout(), text)
 		},
 	}

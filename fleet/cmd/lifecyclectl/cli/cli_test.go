@@ -11,7 +11,7 @@ import (
 func TestReasonsAreThoseOfTheServer(t *testing.T) {
 	for ours, theirs := range map[string]string{
 		reasonUnknownType: operator.ReasonUnknownType, reasonNotFound: operator.ReasonNotFound, reasonStale: operator.ReasonStale,
-		reasonContention: operator.ReasonContention, reasonExpired: operator.ReasonExpired, reasonForbidden: operator.ReasonForbidden,
+		reasonContention: operator.ReasonContention, reasonExpired: operator.ReasonExpired,
 		reasonInvalid: operator.ReasonInvalidTransition, reasonNotWritable: operator.ReasonNotWritable,
 	} {
 		if ours != theirs {

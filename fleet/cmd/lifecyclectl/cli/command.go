@@ -195,24 +195,20 @@ func ReadFile(file string, stdin io.Reader) ([]byte, error) {
 	return os.ReadFile(file)
 }
 
-// Built returns what the linker recorded: the version of the module, and
-// the revision, when the program was built in a repository.
-func Built() (version, revision string) {
+// ReplaceFile writes a file. Another command that reads it sees the old one or the new one.
+func ReplaceFile(path string, text []byte, mode os.FileMode) error {
+	if err := os.WriteFile(path+".new", text, mode); err != nil {
+		return err
+	}
+	return os.Rename(path+".new", path)
+}
+
+// Version returns the version of the module that the linker recorded. That of a build in a
+// repository names the revision, and whether files had changed.
+func Version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
-		return "unknown", ""
+		return "unknown"
 	}
-	changed := ""
-	for _, s := range info.Settings {
-		switch {
-		case s.Key == "vcs.revision":
-			revision = s.Value
-		case s.Key == "vcs.modified" && s.Value == "true":
-			changed = "+changes"
-		}
-	}
-	if revision != "" {
-		revision += changed
-	}
-	return info.Main.Version, revision
+	return info.Main.Version
 }

@@ -9,29 +9,24 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 )
 
-// complete asks the server for words that complete a command line. A shell waits for
-// them, so without a quick answer it returns none.
-func complete(cmd *cobra.Command, words func(ctx context.Context, s *Server) []string) ([]string, cobra.ShellCompDirective) {
-	s, err := Open(cmd)
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	defer s.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
-	defer cancel()
-	return words(ctx, s), cobra.ShellCompDirectiveNoFileComp
-}
-
 // wordsOf returns the words that complete one argument, after the others.
 type wordsOf func(ctx context.Context, s *Server, args []string, word string) []string
 
-// completeArgs completes each argument with the words for its place.
+// completeArgs asks the server for the words that complete each argument. A shell waits for
+// them, so without a quick answer it returns none.
 func completeArgs(each ...wordsOf) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
 		if len(args) >= len(each) {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		return complete(cmd, func(ctx context.Context, s *Server) []string { return each[len(args)](ctx, s, args, word) })
+		s, err := Open(cmd)
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		defer s.Close()
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+		defer cancel()
+		return each[len(args)](ctx, s, args, word), cobra.ShellCompDirectiveNoFileComp
 	}
 }
 

@@ -25,7 +25,6 @@ const (
 	reasonStale       = "STALE_ETAG"
 	reasonContention  = "CONTENTION"
 	reasonExpired     = "CREDENTIALS_EXPIRED"
-	reasonForbidden   = "ROLE_NOT_SUFFICIENT"
 	reasonInvalid     = "INVALID_TRANSITION"
 	reasonNotWritable = "FIELD_NOT_WRITABLE"
 )
@@ -68,8 +67,6 @@ func (s *Server) Explain(ctx context.Context, err error, about Subject, args []s
 	case reason == reasonNotWritable:
 		f.Status = ExitUsage
 		f.Hint("to list the writable fields: lifecyclectl definitions %s", typ)
-	case reason == reasonForbidden:
-		f.Hint("lifecyclectl whoami shows your role")
 	case reason == reasonExpired:
 		f.Hint("get new credentials, and put them into --token-file or --cert-file; or sign in again: lifecyclectl login")
 	case answer.Code() == connect.CodeUnauthenticated:
@@ -129,11 +126,6 @@ func (s *Server) types(ctx context.Context) (names []string) {
 // IsNotServed reports whether err says that the server does not serve this area.
 func IsNotServed(err error) bool {
 	return connect.IsWireError(err) && connect.CodeOf(err) == connect.CodeUnimplemented
-}
-
-// IsRefused reports whether a process has answered that it will not, or cannot.
-func IsRefused(err error) bool {
-	return err != nil && connect.CodeOf(err) == connect.CodeFailedPrecondition
 }
 
 // IsUnavailable reports whether the server has answered that a service behind it does not

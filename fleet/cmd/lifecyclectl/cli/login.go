@@ -80,22 +80,10 @@ func (l *Login) Write() error {
 	if err != nil {
 		return err
 	}
-	dir := filepath.Dir(path)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(dir, ".login-*") // with mode 0600
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(text)
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		_ = os.Remove(f.Name())
-	}
-	return err
+	return ReplaceFile(path, text, 0o600)
 }
 
 // Forget removes the login, and asks the provider to revoke its refresh token (RFC 7009).
@@ -128,10 +116,7 @@ const renewBefore = 30 * time.Second
 func (l *Login) Token(ctx context.Context) (string, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if time.Until(l.Expiry) > renewBefore {
-		return l.IDToken, nil
-	}
-	if l.wasRenewed() {
+	if time.Until(l.Expiry) > renewBefore || l.wasRenewed() {
 		return l.IDToken, nil
 	}
 	expired := Fail(ExitDenied, "the login at %s has expired", l.Server).Hint("sign in again: lifecyclectl login")

@@ -104,9 +104,5 @@ func setCurrent(path, name string) error {
 	if err != nil {
 		return err
 	}
-	// Another command that reads the file sees the old one or the new one.
-	if err := os.WriteFile(path+".new", []byte(strings.Join(lines, "")), info.Mode().Perm()); err != nil {
-		return err
-	}
-	return os.Rename(path+".new", path)
+	return cli.ReplaceFile(path, []byte(strings.Join(lines, "")), info.Mode().Perm())
 }

@@ -58,8 +58,7 @@ Exit status: 0 when no request was lost, 1 when one was or the proof failed.`,
 			}
 			o.Target = args[0]
 			if o.Image == "" {
-				version, _ := cli.Built()
-				o.Image = publishedImage(version)
+				o.Image = publishedImage(cli.Version())
 			}
 			o.Ask = func(what string) error { return agree.Ask(cmd, what) }
 			report, err := withProgress(cmd, o)

@@ -58,13 +58,13 @@ func (k *kubectl) explain(ctx context.Context, args []string, stderr string, err
 	has := func(words ...string) bool {
 		return slices.ContainsFunc(words, func(w string) bool { return strings.Contains(said, w) })
 	}
+	what := fmt.Sprintf("kubectl -n %s %s", k.namespace, strings.Join(args, " "))
 	status := cli.ExitFindings
 	switch {
 	case errors.Is(err, exec.ErrNotFound):
 		return cli.Fail(cli.ExitUsage, "there is no kubectl in PATH: prove asks the cluster through it")
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
-		return cli.Fail(cli.ExitUnreachable, "the API server did not answer kubectl %s within %v: %s",
-			strings.Join(args, " "), k.limit, said)
+		return cli.Fail(cli.ExitUnreachable, "the API server did not answer within %v: %s: %s", k.limit, what, said)
 	case ctx.Err() != nil:
 		return context.Canceled
 	case has("(NotFound)"):
@@ -75,7 +75,7 @@ func (k *kubectl) explain(ctx context.Context, args []string, stderr string, err
 		"TLS handshake", "no such host", "EOF"):
 		status = cli.ExitUnreachable
 	}
-	return cli.Fail(status, "kubectl %s: %s", strings.Join(args, " "), cmp.Or(said, err.Error()))
+	return cli.Fail(status, "%s: %s", what, cmp.Or(said, err.Error()))
 }
 
 // get reads objects into o.

@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,6 +13,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/cli"
 	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/prove/load"
@@ -165,18 +165,14 @@ func (s service) isHeadless() bool {
 
 // selects reports whether the Service sends requests to the workload's pods.
 func (s *service) selects(d *workload) bool {
-	for k, v := range s.Spec.Selector {
-		if d.Spec.Template.Labels[k] != v {
-			return false
-		}
-	}
-	return len(s.Spec.Selector) > 0
+	selector := labels.SelectorFromSet(s.Spec.Selector)
+	return len(s.Spec.Selector) > 0 && selector.Matches(labels.Set(d.Spec.Template.Labels))
 }
 
 // choose returns the Service with this name, or the only one for the
 // workload that balances: a StatefulSet has a headless one too.
 func choose(all []service, name string, d *workload) (*service, error) {
-	labels := pairs(d.Spec.Template.Labels)
+	its := labels.FormatLabels(d.Spec.Template.Labels)
 	if name != "" {
 		i := slices.IndexFunc(all, func(s service) bool { return s.Name == name })
 		switch {
@@ -184,7 +180,7 @@ func choose(all []service, name string, d *workload) (*service, error) {
 			return nil, cli.Fail(cli.ExitNotFound, "there is no service/%s in this namespace", name)
 		case !all[i].selects(d):
 			return nil, cli.Fail(cli.ExitUsage, "service/%s does not select the pods of %s: its spec.selector is %s, and their labels are %s",
-				name, d, pairs(all[i].Spec.Selector), labels)
+				name, d, labels.FormatLabels(all[i].Spec.Selector), its)
 		}
 		return &all[i], nil
 	}
@@ -194,7 +190,7 @@ func choose(all []service, name string, d *workload) (*service, error) {
 	}
 	switch len(all) {
 	case 0:
-		return nil, cli.Fail(cli.ExitUsage, "no Service in this namespace selects the pods of %s, whose labels are %s", d, labels)
+		return nil, cli.Fail(cli.ExitUsage, "no Service in this namespace selects the pods of %s, whose labels are %s", d, its)
 	case 1:
 		return &all[0], nil
 	}
@@ -244,17 +240,6 @@ func speaksTLS(p corev1.ServicePort) bool {
 		return *p.AppProtocol == "https" || *p.AppProtocol == "kubernetes.io/wss"
 	}
 	return p.Name == "https" || strings.HasPrefix(p.Name, "https-") || p.Port == 443 || p.Port == 8443
-}
-
-func pairs(m map[string]string) string {
-	var b []string
-	for _, k := range slices.Sorted(maps.Keys(m)) {
-		b = append(b, k+"="+m[k])
-	}
-	if len(b) == 0 {
-		return "empty"
-	}
-	return strings.Join(b, ",")
 }
 
 // stop is how the manifest begins a pod's end.

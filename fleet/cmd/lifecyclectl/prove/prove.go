@@ -157,16 +157,7 @@ func (p *proof) look(ctx context.Context, resource, name string) error {
 
 func (p *proof) workload(ctx context.Context, resource, name string) (*workload, error) {
 	d := &workload{resource: resource}
-	if err := p.k.get(ctx, d, resource, name); err != nil {
-		var e *cli.Failure
-		if errors.As(err, &e) && e.Status == cli.ExitNotFound {
-			d.Name = name
-			missing := cli.Fail(cli.ExitNotFound, "there is no %s in namespace %s", d, p.k.namespace)
-			return nil, missing.Hint("kubectl -n %s get %s", p.k.namespace, strings.TrimSuffix(resource, ".apps"))
-		}
-		return nil, err
-	}
-	return d, nil
+	return d, p.k.get(ctx, d, resource, name)
 }
 
 func (p *proof) consent() error {

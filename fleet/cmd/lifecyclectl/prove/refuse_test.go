@@ -50,7 +50,7 @@ func TestRefusals(t *testing.T) {
 		}, nil, cli.ExitUsage, []string{"2 Services select the pods of deployment/web", "--service web, or www"}},
 		"another service":    {func(f *fake) { f.change(services, `"app": "web"`, `"app": "db"`) }, func(o *Options) { o.Service = "web" }, cli.ExitUsage, []string{"service/web does not select the pods of deployment/web", "app=db"}},
 		"an unknown service": {nil, func(o *Options) { o.Service = "wep" }, cli.ExitNotFound, []string{"there is no service/wep"}},
-		"no selector":        {func(f *fake) { f.change(services, `"app": "web"`, "") }, func(o *Options) { o.Service = "web" }, cli.ExitUsage, []string{"its spec.selector is empty"}},
+		"no selector":        {func(f *fake) { f.change(services, `"app": "web"`, "") }, func(o *Options) { o.Service = "web" }, cli.ExitUsage, []string{"its spec.selector is <none>"}},
 		"a headless service": {func(f *fake) { f.change(services, "10.0.0.1", "None") }, nil, cli.ExitUsage, []string{"service/web has no cluster IP"}},
 		"several ports": {func(f *fake) {
 			f.change(services, `"ports": [`, `"ports": [{"port": 9090, "name": "grpc"}, {"port": 9091, "name": "metrics"}, `)
@@ -75,7 +75,7 @@ func TestRefusals(t *testing.T) {
 			func(f *fake) { f.set("hang", "") },
 			func(o *Options) { o.callIn = 500 * time.Millisecond },
 			cli.ExitUnreachable,
-			[]string{"the API server did not answer kubectl get", "within 500ms"},
+			[]string{"the API server did not answer within 500ms: kubectl -n shop get"},
 		},
 		"not allowed": {func(f *fake) { f.change(deployments, "allowed", "no") }, func(o *Options) { o.Ask = func(what string) error { return errors.New(what) } }, -1, []string{"deployment/web in namespace shop does not have the label lifecycle.pleme.io/prove=allowed", "service/web"}},
 	} {
@@ -126,7 +126,7 @@ func TestNoDeployment(t *testing.T) {
 	f.remove("get-deployments.apps")
 	_, err := asked(t.Context(), func(o *Options) { o.Target = "deploy/web" })
 	var e *cli.Failure
-	if !errors.As(err, &e) || e.Status != cli.ExitNotFound || !strings.Contains(e.Error(), "there is no deployment/web in namespace shop") {
+	if !errors.As(err, &e) || e.Status != cli.ExitNotFound || !strings.Contains(e.Error(), "kubectl -n shop get") {
 		t.Errorf("%v", err)
 	}
 }

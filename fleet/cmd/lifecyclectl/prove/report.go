@@ -37,11 +37,9 @@ type Report struct {
 
 // Kind has the totals of one kind of client.
 type Kind struct {
-	Kind     string `json:"kind"`
-	Sent     int    `json:"sent"`
-	Answered int    `json:"answered"`
-	Lost     int    `json:"lost"`
-	Skipped  string `json:"skipped,omitempty"` // why it was not asked
+	Kind string `json:"kind"`
+	load.Count
+	Skipped string `json:"skipped,omitempty"` // why it was not asked
 }
 
 // Loss is one lost request, with its time relative to events in the life of the pod that
@@ -90,7 +88,7 @@ func (p *proof) report() *Report {
 	counts := p.load.counts()
 	for _, kind := range load.Kinds {
 		c := counts[kind]
-		r.Kinds = append(r.Kinds, Kind{Kind: kind, Sent: c.Sent, Answered: c.Answered, Lost: c.Lost, Skipped: p.load.first.Skipped[kind]})
+		r.Kinds = append(r.Kinds, Kind{kind, c, p.load.first.Skipped[kind]})
 		r.Sent += c.Sent
 		r.Lost += c.Lost
 	}

@@ -162,7 +162,7 @@ type devRun struct {
 }
 
 // once runs the messages, and then the timers that they have set.
-func (d *devRun) once(c *cli.Call) error {
+func (d *devRun) once(c *cli.Call) (err error) {
 	spec, err := d.spec(c)
 	if err != nil {
 		return err
@@ -187,22 +187,12 @@ func (d *devRun) once(c *cli.Call) error {
 	if err != nil {
 		return cli.Fail(cli.ExitFindings, "%w", err)
 	}
-	handled, failed, err := d.handle(c, r, header, messages)
-	if err := errors.Join(err, r.Close()); err != nil {
-		return cli.Fail(cli.ExitFindings, "%w", err)
-	}
-	switch {
-	case c.Context().Err() != nil:
-		return context.Canceled
-	case failed > 0:
-		return cli.Fail(cli.ExitFindings, "%d of %d messages failed", failed, handled)
-	}
-	return nil
-}
-
-// handle gives the messages to the worker, and then fires its timers.
-func (d *devRun) handle(c *cli.Call, r *dev.Runner, header map[string][]string, messages [][]byte) (handled, failed int, err error) {
+	defer func() { err = errors.Join(err, r.Close()) }()
+	handled, failed := 0, 0
 	show := func(what string, data []byte, result *dev.Result) error {
+		if c.Context().Err() != nil {
+			return context.Canceled
+		}
 		handled++
 		if result.GetError() != "" {
 			failed++
@@ -210,23 +200,23 @@ func (d *devRun) handle(c *cli.Call, r *dev.Runner, header map[string][]string, 
 		return showResult(c, what+": "+preview(data, int64(len(data))), result)
 	}
 	for i, data := range messages {
-		if c.Context().Err() != nil {
-			break
-		}
 		if err := show(fmt.Sprintf("message %d", i+1), data, r.Handle(c.Context(), header, data)); err != nil {
-			return handled, failed, err
+			return err
 		}
 	}
-	for i := 0; i < d.timers && c.Context().Err() == nil; i++ {
+	for range d.timers {
 		timer, result := r.Fire(c.Context())
 		if result == nil {
 			break
 		}
 		if err := show(timer.String(), timer.Data, result); err != nil {
-			return handled, failed, err
+			return err
 		}
 	}
-	return handled, failed, nil
+	if failed > 0 {
+		return cli.Fail(cli.ExitFindings, "%d of %d messages failed", failed, handled)
+	}
+	return nil
 }
 
 func (d *devRun) spec(c *cli.Call) (*operatorv1.WorkerSpec, error) {

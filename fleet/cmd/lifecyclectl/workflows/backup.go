@@ -34,7 +34,7 @@ workflow. Without manifest.json the folder is of a backup that failed.`,
 			status, err := s.backUp(cmd.Context(), args[0], args[1])
 			p.End()
 			if err != nil {
-				return failed(cmd, err)
+				return err
 			}
 			return writeBackup(cmd.OutOrStdout(), status)
 		},
@@ -75,7 +75,7 @@ has left, $JS.API.STREAM.DELETE.*, and may publish on $JS.SNAPSHOT.RESTORE.>.`,
 				p.End()
 			}
 			if err != nil {
-				return failed(cmd, err)
+				return err
 			}
 			return writeBackup(cmd.OutOrStdout(), status)
 		},
@@ -121,12 +121,4 @@ func writeBackup(w io.Writer, status workflow.BackupStatus) error {
 	}
 	t.Row("verified, of " + output.Moment(timestamppb.New(status.At)))
 	return output.Send(w, t.Text())
-}
-
-// failed returns the error of a command, which may have been interrupted.
-func failed(cmd *cobra.Command, err error) error {
-	if cmd.Context().Err() != nil {
-		return context.Canceled
-	}
-	return err
 }

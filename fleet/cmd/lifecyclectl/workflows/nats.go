@@ -127,16 +127,14 @@ func unreachable(format string, args ...any) *cli.Failure {
 	return cli.Fail(cli.ExitUnreachable, format, args...).Hint("say where NATS is with --nats URL or LIFECYCLECTL_NATS")
 }
 
-// The server's codes for a stream that exists.
-const streamExists, restoreExists = 10058, 10130
+// errRestored is the server's error when a stream that is restored exists.
+var errRestored = &jetstream.APIError{ErrorCode: 10130}
 
 // explained gives an error its exit status and hints.
 func explained(err error) error {
-	var api *jetstream.APIError
 	isStatus := func(all ...error) bool {
 		return slices.ContainsFunc(all, func(one error) bool { return errors.Is(err, one) })
 	}
-	exists := errors.As(err, &api) && (api.ErrorCode == streamExists || api.ErrorCode == restoreExists)
 	switch {
 	case err == nil:
 		return nil
@@ -144,7 +142,7 @@ func explained(err error) error {
 		return cli.Fail(cli.ExitFindings, "%w", err)
 	case isStatus(jetstream.ErrStreamNotFound):
 		return cli.Fail(cli.ExitNotFound, "%w", err).Hint("lifecyclectl definitions TYPE names the bucket of a workflow")
-	case exists || isStatus(jetstream.ErrStreamNameAlreadyInUse):
+	case isStatus(jetstream.ErrStreamNameAlreadyInUse, errRestored):
 		return cli.Fail(cli.ExitConflict, "%w", err).Hint("a stream that differs from the backup is not touched: delete it first, to go back in time")
 	case isStatus(nats.ErrNoResponders, jetstream.ErrJetStreamNotEnabled):
 		return unreachable("%w", err)
