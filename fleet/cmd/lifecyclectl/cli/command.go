@@ -167,9 +167,6 @@ func Words(names ...string) cobra.PositionalArgs {
 			if i >= len(args) && name[0] != '[' {
 				return fmt.Errorf("which %s? the command is: %s", name, cmd.UseLine())
 			}
-			if i < len(args) && args[i] == "" {
-				return fmt.Errorf("%s is empty; the command is: %s", name, cmd.UseLine())
-			}
 		}
 		isOpen := len(names) > 0 && strings.Contains(names[len(names)-1], "...")
 		if len(args) > len(names) && !isOpen {

@@ -123,18 +123,6 @@ func (s *Server) types(ctx context.Context) (names []string) {
 	return names
 }
 
-// IsNotServed reports whether err says that the server does not serve this area.
-func IsNotServed(err error) bool {
-	return connect.IsWireError(err) && connect.CodeOf(err) == connect.CodeUnimplemented
-}
-
-// IsUnavailable reports whether the server has answered that a service behind it does not
-// answer.
-func IsUnavailable(err error) bool {
-	code := connect.CodeOf(err)
-	return connect.IsWireError(err) && (code == connect.CodeUnavailable || code == connect.CodeDeadlineExceeded)
-}
-
 // The exit statuses of every command. Statuses describes them.
 const (
 	ExitOK          = 0

@@ -199,8 +199,6 @@ func (s *selection) ids(c *cli.Call) (ids []string, err error) {
 	if !s.isMany() {
 		return c.Args[1:], nil
 	}
-	p := cli.Begin(c.ErrOrStderr(), "looking for dead letters")
-	defer p.End()
 	list, err := readAll(c.Context(), c, c.Args[0], s.group, 0)
 	for _, d := range list.GetDeadLetters() {
 		ids = append(ids, d.GetId())

@@ -83,10 +83,10 @@ func goneState(past []*operatorv1.Event) string {
 // cannot be read now.
 func latestEvents(c *cli.Call) (list []*operatorv1.Event, unread string, err error) {
 	page, err := c.Processes.ListEvents(c.Context(), &operatorv1.ListEventsRequest{Process: c.Args[0], PageSize: 20})
-	switch {
-	case cli.IsUnavailable(err):
+	switch connect.CodeOf(err) {
+	case connect.CodeUnavailable, connect.CodeDeadlineExceeded:
 		return nil, client.Message(err), nil
-	case cli.IsNotServed(err):
+	case connect.CodeUnimplemented: // the server has no journal
 		return nil, "", nil
 	}
 	return page.GetEvents(), "", err

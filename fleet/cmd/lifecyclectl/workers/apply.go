@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -95,13 +96,8 @@ without --from the one before it. It needs the role operator.
 		if err := showPlans(c, specs, plans, true); err != nil {
 			return err
 		}
-		n := 0
-		for _, p := range plans {
-			if differs(p) {
-				n++
-			}
-		}
-		if n > 0 {
+		same := func(p *operatorv1.ApplyWorkerResponse) bool { return !differs(p) }
+		if n := len(slices.DeleteFunc(plans, same)); n > 0 {
 			return cli.Fail(cli.ExitFindings, "%d of %d workers differ", n, len(specs))
 		}
 		return nil

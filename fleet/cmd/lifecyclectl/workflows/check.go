@@ -69,21 +69,16 @@ func readTable(file string, stdin io.Reader) (fsm.Table[string], error) {
 		Transitions fsm.Table[string] `yaml:"transitions"`
 	}
 	// A phase may be called "transitions" too: then its value is a list, no object.
-	if err := yaml.Unmarshal(data, &definition); err == nil && definition.Transitions != nil {
-		return definition.Transitions, checkTable(file, definition.Transitions)
-	}
 	var next fsm.Table[string]
-	if err := yaml.Unmarshal(data, &next); err != nil {
+	if err := yaml.Unmarshal(data, &definition); err == nil && definition.Transitions != nil {
+		next = definition.Transitions
+	} else if err := yaml.Unmarshal(data, &next); err != nil {
 		return nil, fmt.Errorf("%s is not a table of phases, such as {\"planning\": [\"flying\"], \"flying\": []}: %w", file, err)
 	}
-	return next, checkTable(file, next)
-}
-
-func checkTable(file string, next fsm.Table[string]) error {
 	if err := next.Validate(); err != nil {
-		return fmt.Errorf("%s: %w", file, err)
+		return nil, fmt.Errorf("%s: %w", file, err)
 	}
-	return nil
+	return next, nil
 }
 
 // why says what the new table does to an entity, "" when it keeps it.
