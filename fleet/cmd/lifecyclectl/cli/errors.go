@@ -101,14 +101,10 @@ func (s *Server) unreachable(err error) error {
 func (s *Server) typesHint(ctx context.Context, typ string) []string {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
-	names := s.types(ctx)
-	if meant := suggest.Nearest(typ, names); meant != "" {
+	if meant := suggest.Nearest(typ, s.types(ctx)); meant != "" {
 		return []string{fmt.Sprintf("did you mean %s?", meant)}
 	}
-	if len(names) == 0 {
-		return []string{"to list them: lifecyclectl definitions"}
-	}
-	return []string{"there are " + strings.Join(names, ", ")}
+	return []string{"to list them: lifecyclectl definitions"}
 }
 
 // types returns the names of the workflows, none after an error.

@@ -2,9 +2,7 @@ package cli
 
 import (
 	"context"
-	"crypto/sha256"
 	"encoding/base64"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -46,8 +44,7 @@ func loginFile(server string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	sum := sha256.Sum256([]byte(server))
-	return filepath.Join(filepath.Dir(path), "logins", hex.EncodeToString(sum[:12])+".json"), nil
+	return filepath.Join(filepath.Dir(path), "logins", url.QueryEscape(server)+".json"), nil
 }
 
 // ReadLogin returns the login at a server, nil when there is none.

@@ -4,5 +4,5 @@ package cli
 
 import "io"
 
-// hasReader is for systems that report a reader that has gone only with the next line.
-func hasReader(io.Writer) bool { return true }
+// HasReader is for systems that report a reader that has gone only with the next line.
+func HasReader(io.Writer) bool { return true }

@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hasReader reports whether the reader of w is there. Otherwise a quiet watch would notice
+// HasReader reports whether the reader of w is there. Otherwise a quiet watch would notice
 // only with its next line, and keep the shell waiting behind "| head" until then.
-func hasReader(w io.Writer) bool {
+func HasReader(w io.Writer) bool {
 	f, ok := w.(*os.File)
 	if !ok {
 		return true

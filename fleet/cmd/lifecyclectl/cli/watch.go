@@ -45,7 +45,7 @@ func Watch[A any](c *Call, look func(context.Context) (A, error), show func(A) e
 				return err
 			}
 		}
-		if !hasReader(c.OutOrStdout()) || !Pause(c.Context(), lookEvery) {
+		if !HasReader(c.OutOrStdout()) || !Pause(c.Context(), lookEvery) {
 			return nil
 		}
 	}

@@ -32,7 +32,6 @@ type Options struct {
 	Namespace, Context, Kubeconfig string
 	Service, Port, Image           string
 	Get, Post, Stream              string
-	Clients                        int
 	Timeout                        time.Duration // defaults to 20 minutes
 
 	// Ask asks the user whether to go on with a workload that does not have the
@@ -176,12 +175,11 @@ func (p *proof) consent() error {
 func (p *proof) run(ctx context.Context) (*Report, error) {
 	defer p.clean(ctx)
 	plan := load.Plan{
-		Addr:    net.JoinHostPort(p.svc.Spec.ClusterIP, fmt.Sprint(p.port.Port)),
-		TLS:     speaksTLS(p.port),
-		Get:     p.opts.Get,
-		Post:    p.opts.Post,
-		Stream:  p.opts.Stream,
-		Clients: p.opts.Clients,
+		Addr:   net.JoinHostPort(p.svc.Spec.ClusterIP, fmt.Sprint(p.port.Port)),
+		TLS:    speaksTLS(p.port),
+		Get:    p.opts.Get,
+		Post:   p.opts.Post,
+		Stream: p.opts.Stream,
 	}
 	job, err := jobObject(p.job, p.opts.Image, p.d.Spec.Template.Spec.ImagePullSecrets, plan, p.opts.Timeout+time.Minute)
 	if err != nil {

@@ -90,18 +90,13 @@ func readSpec(s *operatorv1.WorkerSpec, doc map[string]any, dir string) error {
 		}
 		return err
 	}
-	for _, field := range []struct {
-		name, example string
-		is            bool
-	}{
-		{"id", "thumbs", s.GetId() != ""},
-		{"mimeType", "text/javascript", s.GetMimeType() != ""},
-		{"topic", "images.new", s.GetTopic() != ""},
-		{"code", "{file: thumbs.js}", s.GetCode() != nil},
-	} {
-		if !field.is {
-			return fmt.Errorf("the spec has no %s: want %s: %s", field.name, field.name, field.example)
+	for _, field := range [][2]string{{"id", s.GetId()}, {"mimeType", s.GetMimeType()}, {"topic", s.GetTopic()}} {
+		if field[1] == "" {
+			return fmt.Errorf("the spec has no %s", field[0])
 		}
+	}
+	if s.GetCode() == nil {
+		return errors.New("the spec has no code: want code: {file: PATH}")
 	}
 	return nil
 }

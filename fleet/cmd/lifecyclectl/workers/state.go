@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
@@ -132,32 +133,19 @@ ran it. It needs the role operator.`,
 		if limit < 1 || limit > keptLines {
 			return fmt.Errorf("--limit is %d, want 1 to %d", limit, keptLines)
 		}
-		req := &operatorv1.ReadWorkerLogsRequest{Id: c.Args[0], PageSize: limit}
-		read := func(ctx context.Context) (*operatorv1.ReadWorkerLogsResponse, error) {
-			return c.Workers.ReadWorkerLogs(ctx, req)
-		}
-		last := int64(0)
-		show := func(page *operatorv1.ReadWorkerLogsResponse) error {
-			for _, l := range page.GetLines() {
-				if l.GetNumber() <= last {
-					continue
-				}
-				last = l.GetNumber()
-				if err := showLine(c, l); err != nil {
-					return err
-				}
-			}
-			req.PageSize = keptLines
-			return nil
-		}
 		if follow {
-			return cli.Watch(c, read, show)
+			return followLogs(c, limit)
 		}
-		page, err := read(c.Context())
+		page, err := c.Workers.ReadWorkerLogs(c.Context(), &operatorv1.ReadWorkerLogsRequest{Id: c.Args[0], PageSize: limit})
 		if err != nil {
 			return err
 		}
-		return show(page)
+		for _, l := range page.GetLines() {
+			if err := showLine(c, l); err != nil {
+				return err
+			}
+		}
+		return nil
 	})
 	cmd.Flags().Int32Var(&limit, "limit", 100, "at most `N`, the newest")
 	cmd.Flags().BoolVar(&follow, "follow", false, "then show each new line, until it is interrupted")
@@ -176,4 +164,40 @@ func showLine(c *cli.Call, l *operatorv1.WorkerLogLine) error {
 	}
 	t.Row(output.Faint(output.Moment(l.GetAt())), text)
 	return c.Send(t.Text())
+}
+
+// maxSilence is the time of three missed heartbeats: the server is gone.
+const maxSilence = 45 * time.Second
+
+// followLogs shows each new line. A look is a stream, as long as it lasts: the audit has one entry
+// for it.
+func followLogs(c *cli.Call, tail int32) error {
+	last := int64(0)
+	var failed error // of a line that cannot be written
+	return cli.Watch(c, func(context.Context) (any, error) {
+		ctx, cancel := context.WithCancel(c.Context())
+		defer cancel()
+		silence := time.AfterFunc(maxSilence, cancel)
+		defer silence.Stop()
+		s, err := c.Workers.FollowWorkerLogs(ctx, &operatorv1.FollowWorkerLogsRequest{Id: c.Args[0], Tail: tail})
+		if err != nil {
+			return nil, err
+		}
+		defer s.Close()
+		isOpen := false
+		for cli.HasReader(c.OutOrStdout()) && s.Receive() {
+			silence.Reset(maxSilence)
+			isOpen, tail = true, keptLines // another stream begins with what was printed meanwhile
+			if l := s.Msg().GetLine(); l.GetNumber() > last {
+				last = l.GetNumber()
+				if failed = showLine(c, l); failed != nil {
+					return nil, nil
+				}
+			}
+		}
+		if isOpen { // the next look says whether the server is away
+			return nil, nil
+		}
+		return nil, s.Err()
+	}, func(any) error { return failed })
 }
