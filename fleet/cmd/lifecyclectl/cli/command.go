@@ -110,13 +110,6 @@ func command(cmd *cobra.Command, open func(*cobra.Command) (*Server, error), abo
 	return cmd
 }
 
-// LocalCommand is Command for one that asks no server.
-func LocalCommand(cmd *cobra.Command, run func(*Call) error) *cobra.Command {
-	output.AddFlag(cmd)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error { return run(LocalCall(cmd, args)) }
-	return cmd
-}
-
 // LocalCall returns a call without a server.
 func LocalCall(cmd *cobra.Command, args []string) *Call {
 	return &Call{Command: cmd, Args: args, Format: output.FormatOf(cmd)}

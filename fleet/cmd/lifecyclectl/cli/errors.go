@@ -50,29 +50,33 @@ func (s *Server) Explain(ctx context.Context, err error, about Subject, args []s
 	if about == OfWorkflow && len(args) > 0 {
 		typ, object = args[0], strings.Join(args[:min(2, len(args))], " ")
 	}
+	hint := ""
 	switch reason := client.Reason(answer); {
 	case reason == reasonUnknownType:
-		f.Hints = s.typesHint(ctx, typ)
+		hint = s.typesHint(ctx, typ)
 	case reason == reasonNotFound:
-		switch about {
-		case OfWorkflow:
-			f.Hint("to list them: lifecyclectl list %s", typ)
-		case OfWorker, OfProcess:
-			f.Hint("to list them: lifecyclectl %s list", map[Subject]string{OfWorker: "workers", OfProcess: "processes"}[about])
-		}
+		hint = map[Subject]string{
+			OfWorkflow: "to list them: lifecyclectl list " + typ,
+			OfWorker:   "to list them: lifecyclectl workers list",
+			OfProcess:  "to list them: lifecyclectl processes list",
+		}[about]
 	case reason == reasonStale || reason == reasonContention:
-		f.Hint("read it again: lifecyclectl get %s", object)
+		hint = "read it again: lifecyclectl get " + object
 	case reason == reasonInvalid:
-		f.Hint("to see the table: lifecyclectl diagram workflow %s", typ)
+		hint = "to see the table: lifecyclectl diagram workflow " + typ
 	case reason == reasonNotWritable:
 		f.Status = ExitUsage
-		f.Hint("to list the writable fields: lifecyclectl definitions %s", typ)
+		hint = "to list the writable fields: lifecyclectl definitions " + typ
 	case reason == reasonExpired:
-		f.Hint("get new credentials, and put them into --token-file or --cert-file; or sign in again: lifecyclectl login")
+		hint = "get new credentials, and put them into --token-file or --cert-file; or sign in again: lifecyclectl login"
 	case answer.Code() == connect.CodeUnauthenticated:
-		f.Hint("give credentials: --token-file FILE (LIFECYCLECTL_TOKEN_FILE), or --cert-file and --key-file; or sign in: lifecyclectl login")
+		hint = "give credentials: --token-file FILE (LIFECYCLECTL_TOKEN_FILE), or --cert-file and --key-file; " +
+			"or sign in: lifecyclectl login"
 	case answer.Code() == connect.CodePermissionDenied:
-		f.Hint("lifecyclectl whoami shows your name and role")
+		hint = "lifecyclectl whoami shows your name and role"
+	}
+	if hint != "" {
+		f.Hints = []string{hint}
 	}
 	return f
 }
@@ -98,13 +102,13 @@ func (s *Server) unreachable(err error) error {
 }
 
 // typesHint suggests the type that was probably meant, or how to list all.
-func (s *Server) typesHint(ctx context.Context, typ string) []string {
+func (s *Server) typesHint(ctx context.Context, typ string) string {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
 	if meant := suggest.Nearest(typ, s.types(ctx)); meant != "" {
-		return []string{fmt.Sprintf("did you mean %s?", meant)}
+		return fmt.Sprintf("did you mean %s?", meant)
 	}
-	return []string{"to list them: lifecyclectl definitions"}
+	return "to list them: lifecyclectl definitions"
 }
 
 // types returns the names of the workflows, none after an error.

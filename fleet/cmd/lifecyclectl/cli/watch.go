@@ -30,7 +30,7 @@ func Watch[A any](c *Call, look func(context.Context) (A, error), show func(A) e
 		cancel()
 		switch {
 		case c.Context().Err() != nil:
-			return nil
+			return nil //nolint:nilerr // the caller ends a watch by ending ctx
 		case err != nil && (isFirst || !mayPass(err)):
 			return err
 		case err != nil && !isAway:

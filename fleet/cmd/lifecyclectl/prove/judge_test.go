@@ -38,9 +38,7 @@ func onlyFinding(t *testing.T, p *proof, pods []Pod, losses []load.Loss) Finding
 		p.pods.pods = append(p.pods.pods, &pod)
 	}
 	p.load.first = &load.Hello{}
-	for _, l := range losses {
-		p.load.lost = append(p.load.lost, l)
-	}
+	p.load.lost = losses
 	r := p.report()
 	if len(r.Findings) != 1 {
 		t.Fatalf("%d findings, want one: %+v", len(r.Findings), r.Findings)
@@ -115,9 +113,7 @@ func TestTheRightNumberIsNamed(t *testing.T) {
 			}
 			p.pods.pods = []*Pod{&tt.pod}
 			p.load.first = &load.Hello{}
-			for _, l := range tt.losses {
-				p.load.lost = append(p.load.lost, l)
-			}
+			p.load.lost = tt.losses
 			r := p.report()
 			if len(r.Findings) != 1 {
 				t.Fatalf("%d findings, want one: %+v", len(r.Findings), r.Findings)

@@ -128,7 +128,7 @@ func trialTable(t *output.Table, trial *operatorv1.TestWorkerResponse) {
 
 func develop() *cobra.Command {
 	var d devRun
-	cmd := cli.LocalCommand(&cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "dev FILE",
 		Short: "Run the code of a spec on this machine against sample messages",
 		Long: `Run the code of a spec on this machine against sample messages, one after the
@@ -142,7 +142,9 @@ when a message failed.
 ` + specHelp,
 		Example: `  lifecyclectl workers dev workers.yaml --message "one two" --message three
   lifecyclectl workers dev workers.yaml --id counter --messages samples.txt --env TOKEN=x`,
-	}, d.once)
+		RunE: func(cmd *cobra.Command, args []string) error { return d.once(cli.LocalCall(cmd, args)) },
+	}
+	output.AddFlag(cmd)
 	f := cmd.Flags()
 	f.StringVar(&d.id, "id", "", "the `id` of the worker, in a file with several")
 	f.StringArrayVar(&d.texts, "message", nil, "a message; may be given more than once")
