@@ -30,7 +30,7 @@ var runs = []struct {
 	status  int // the exit status that the page promises or, without a word, 0
 	stopped bool
 }{
-	{where: "help", line: regexp.MustCompile(`^lifecyclectl .*(\[flags\]|\[ARG\.\.\.\]|(describe|stacks) ID|contexts (list|use NAME)|explain \[WORD\]|logout)$`)},
+	{where: "help", line: regexp.MustCompile(`^lifecyclectl .*(\[flags\]|\[ARG\.\.\.\]|(describe|stacks) ID|contexts (list|use NAME)|explain \[WORD\]|logout|version)$`)},
 	{where: "site", line: regexp.MustCompile(`lifecyclectl .*--if-match '"42"'`), status: cli.ExitConflict}, // of an entity that is at another revision
 	{where: "site", line: regexp.MustCompile(`^lifecyclectl list drone-survey .*--watch`), stopped: true},
 	{where: "site", line: regexp.MustCompile(`^lifecyclectl processes list -o json`)},
