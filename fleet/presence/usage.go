@@ -185,21 +185,3 @@ func (m *busyMeter) look(now time.Time, ask func() time.Duration) *Busy {
 	}
 	return &Busy{Since: m.since.UTC(), Percent: m.percent, Most: 100 * runtime.GOMAXPROCS(0)}
 }
-
-// sameUsage reports whether nothing has changed that an operator needs to know at once.
-func sameUsage(a, b Usage) bool {
-	return near(a.Goroutines, b.Goroutines) && near(a.Threads, b.Threads) && near(a.Descriptors, b.Descriptors) &&
-		a.DescriptorLimit == b.DescriptorLimit && max(a.Throttled, b.Throttled)-min(a.Throttled, b.Throttled) <= 10 &&
-		sameGrowth(a.GoroutineGrowth, b.GoroutineGrowth) && sameGrowth(a.MemoryGrowth, b.MemoryGrowth) && sameBusy(a.Busy, b.Busy)
-}
-
-// near reports whether two numbers differ by at most a tenth, or by twenty.
-func near(a, b int) bool { return max(a, b)-min(a, b) <= max(20, max(a, b)/10) }
-
-func sameGrowth(a, b *Growth) bool {
-	return a == nil && b == nil || a != nil && b != nil && a.Since.Equal(b.Since)
-}
-
-func sameBusy(a, b *Busy) bool {
-	return a == nil && b == nil || a != nil && b != nil && a.Since.Equal(b.Since) && near(a.Percent, b.Percent)
-}
