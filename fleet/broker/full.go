@@ -57,7 +57,7 @@ func (b *Broker) checkExternal(ctx context.Context) error {
 	b.mu.Lock()
 	skip, last := b.blind || time.Since(b.looked) < externalEvery, b.full
 	b.mu.Unlock()
-	if skip || len(b.owned) == 0 {
+	if skip || len(b.cfg.Buckets) == 0 {
 		return last
 	}
 	asking, cancel := context.WithTimeout(ctx, externalTime)
@@ -78,8 +78,8 @@ func (b *Broker) checkExternal(ctx context.Context) error {
 
 // failedWrites returns an error when a write to a declared bucket has failed on the disk.
 func (b *Broker) failedWrites(ctx context.Context) error {
-	for _, bucket := range b.owned {
-		if err := canary.Failed(ctx, b.js, bucket); err != nil {
+	for _, bucket := range b.cfg.Buckets {
+		if err := canary.Failed(ctx, b.js, bucket.Bucket); err != nil {
 			return err
 		}
 	}
