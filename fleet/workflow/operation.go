@@ -173,7 +173,6 @@ func (o *operation) decideOn(cur *entry) (decision, error) {
 	return o.decide(cur)
 }
 
-// attempt makes the message of a decision.
 func (o *operation) attempt(ctx context.Context, cur *entry, d decision) (*attempt, error) {
 	if d.next != nil {
 		if err := askAll(d.next); err != nil {
