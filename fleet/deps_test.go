@@ -63,7 +63,7 @@ func TestConventions(t *testing.T) {
 			{
 				Path: "workflow",
 				Imports: []string{
-					nats, "github.com/nats-io/nuid", "github.com/google/btree", "github.com/tidwall/gjson",
+					nats, "github.com/nats-io/nuid", "github.com/google/btree",
 					"./fsm", "./trace", "./worker", "./internal/...", "./fleet/broker/natserr", "./fleet/internal/canary",
 					"./fleet/internal/lanes", "./fleet/internal/pace",
 					"./fleet/internal/pull", "./fleet/internal/replay", "./fleet/internal/servertime",

@@ -33,7 +33,7 @@ func (m *Manager) Archive(ctx context.Context, workflow string, after time.Durat
 	if err := m.clock.look(ctx, r.bucket); err != nil {
 		return archived, err
 	}
-	before := m.clock.now().Add(-after)
+	before := m.clock.Now().Add(-after)
 	for _, phase := range r.table.TerminalPhases() {
 		for next := ""; ; {
 			page, err := m.Query(ctx, workflow, ListOptions{Phase: phase, Limit: archivePage, After: next})

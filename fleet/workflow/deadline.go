@@ -103,7 +103,7 @@ func (f *firing) round(ctx context.Context, b *bucket) time.Duration {
 	if err := f.m.clock.look(ctx, b); err != nil && ctx.Err() == nil {
 		f.m.log.Debug("the time since the last answer counts by this process's clock", "error", err)
 	}
-	now := instant(f.m.clock.now())
+	now := instant(f.m.clock.Now())
 	f.sweep(now)
 	due, wait := f.due(b, now)
 	for _, t := range due {
@@ -164,7 +164,7 @@ func (f *firing) try(ctx context.Context, t *try) {
 		return
 	}
 	t.running = false
-	t.next = plus(instant(f.m.clock.now()), tryAgain.After(t.failures+1))
+	t.next = plus(instant(f.m.clock.Now()), tryAgain.After(t.failures+1))
 	if err != nil && ctx.Err() == nil {
 		t.failures++
 		f.m.log.Warn("cannot fire a deadline or timer", "workflow", t.r.workflow, "entity", t.id, "failures", t.failures, "error", err)
@@ -189,7 +189,7 @@ func (m *Manager) fire(ctx context.Context, t *try) (wrote bool, err error) {
 	defer cancel()
 	r := t.r
 	err = m.mutate(ctx, r, t.id, writeOptions{}, func(phase string, cur *entry) (meta, error) {
-		return r.comesDue(phase, cur, m.clock.now())
+		return r.comesDue(phase, cur, m.clock.Now())
 	}, nil)
 	if errors.Is(err, errNotDue) || errors.Is(err, ErrEntityNotFound) {
 		return false, nil

@@ -52,7 +52,7 @@ func TestFiredTimersAreForgotten(t *testing.T) {
 	if len(f.tries) != 1 || bad == nil || bad.failures != 1 {
 		t.Errorf("%d are remembered: %v, want the one that could not be written", len(f.tries), f.tries)
 	}
-	f.sweep(plus(instant(m.clock.now()), time.Hour))
+	f.sweep(plus(instant(m.clock.Now()), time.Hour))
 	if len(f.tries) != 0 {
 		t.Errorf("an hour later %d are remembered", len(f.tries))
 	}

@@ -10,7 +10,6 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/tidwall/gjson"
 
 	"github.com/pleme-io/lifecycle-go/fleet/broker/natserr"
 	"github.com/pleme-io/lifecycle-go/worker"
@@ -100,17 +99,17 @@ func answerOf(reply *nats.Msg) *answer {
 	if len(reply.Data) == 0 && reply.Header.Get("Status") == "503" {
 		return &answer{err: jetstream.ErrNoStreamResponse}
 	}
-	ack := gjson.ParseBytes(reply.Data)
-	if ack.Get("error").Exists() {
-		var refusal struct {
-			Error *jetstream.APIError `json:"error"`
-		}
-		if err := json.Unmarshal(reply.Data, &refusal); err == nil && refusal.Error != nil {
-			return &answer{err: refusal.Error}
-		}
+	var ack struct {
+		Error  *jetstream.APIError `json:"error"`
+		Stream string              `json:"stream"`
+		Seq    uint64              `json:"seq"`
 	}
-	if seq := ack.Get("seq").Uint(); seq > 0 && ack.Get("stream").Str != "" {
-		return &answer{revision: seq}
+	err := json.Unmarshal(reply.Data, &ack)
+	switch {
+	case err == nil && ack.Error != nil:
+		return &answer{err: ack.Error}
+	case err == nil && ack.Seq > 0 && ack.Stream != "":
+		return &answer{revision: ack.Seq}
 	}
 	return &answer{err: fmt.Errorf("%w: %.100q", jetstream.ErrInvalidJSAck, reply.Data)}
 }

@@ -37,7 +37,7 @@ func (m *Manager) selection(ctx context.Context, r *registration, opts ListOptio
 	}
 	if opts.InPhaseFor > 0 {
 		_ = m.clock.look(ctx, r.bucket) // without the server, time goes on by this process's clock
-		q.before = m.clock.now().Add(-opts.InPhaseFor).UnixNano()
+		q.before = m.clock.Now().Add(-opts.InPhaseFor).UnixNano()
 	}
 	for _, name := range slices.Sorted(maps.Keys(opts.Range)) {
 		b, err := r.within(name, opts.Range[name])
