@@ -77,7 +77,7 @@ func (m *usageMeter) look(now time.Time, memory int64, limit string) Usage {
 func (m *usageMeter) ask(limit string) (u Usage) {
 	u.Threads = threads()
 	if dir, err := os.Open("/proc/self/fd"); err == nil {
-		names, _ := dir.Readdirnames(maxDescriptors)
+		names, _ := dir.Readdirnames(-1)
 		u.Descriptors = max(0, len(names)-1) // without the one of this look
 		_ = dir.Close()
 	}
@@ -103,9 +103,6 @@ func threads() int {
 	}
 	return 0
 }
-
-// maxDescriptors bounds how many descriptors are counted.
-const maxDescriptors = 1 << 20
 
 // throttling returns in how many periods the container used processor time, and in how many it had
 // to wait for it. It is zero without a limit.

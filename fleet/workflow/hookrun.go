@@ -213,6 +213,8 @@ func (run *hookRun) readFrom(ctx context.Context, last *written) error {
 			return nil
 		case err != nil:
 			return fmt.Errorf("read %s: %w", run.journal.stream, err)
+		case msg == nil:
+			continue
 		}
 		e := newEntry(run.journal.key(msg.Subject), meta.Sequence.Stream, meta.Timestamp, msg.Header, msg.Data)
 		if e.revision > last.revision+1 {
