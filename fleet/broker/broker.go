@@ -36,12 +36,11 @@ type Broker struct {
 	reboot sync.Mutex  // held while the embedded server is restarted or closed
 	log    *slog.Logger
 	once   sync.Once
-	err    error          // of Close
-	mu     sync.Mutex     // guards everything below
-	looked time.Time      // when checkExternal has asked the server
-	full   error          // what it has found
-	blind  bool           // the server did not answer, as it does without the permission
-	srv    *server.Server // nil for an external one
+	err    error       // of Close
+	blind  atomic.Bool // the server did not answer checkExternal, as it does without the permission
+
+	mu  sync.Mutex     // guards srv
+	srv *server.Server // nil for an external one
 }
 
 // Connect starts the embedded server, or connects to the external one, and creates the
