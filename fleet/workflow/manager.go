@@ -149,12 +149,8 @@ func (m *Manager) registration(workflow string) (*registration, error) {
 func (m *Manager) all() []*registration {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	regs := make([]*registration, 0, len(m.registered))
-	for _, r := range m.registered {
-		regs = append(regs, r)
-	}
-	slices.SortFunc(regs, func(a, b *registration) int { return strings.Compare(a.workflow, b.workflow) })
-	return regs
+	byName := func(a, b *registration) int { return strings.Compare(a.workflow, b.workflow) }
+	return slices.SortedFunc(maps.Values(m.registered), byName)
 }
 
 // allBuckets returns every bucket of the registered workflows.
