@@ -23,7 +23,6 @@ func TestConventions(t *testing.T) {
 			{Path: "."},
 			{Path: "internal/canary", Imports: []string{nats}, Brings: []string{"..."}, Never: []string{server}},
 			{Path: "internal/pull", Imports: []string{nats}, Brings: []string{"..."}, Never: []string{server}},
-			{Path: "internal/outcome", Imports: []string{nats}, Brings: []string{"..."}, Never: []string{server}},
 			{Path: "internal/splice", Imports: []string{"github.com/tidwall/gjson"}, Brings: []string{"..."}},
 			{Path: "internal/effects", Imports: []string{"./fleet/host/engine"}, Brings: []string{"..."}, Never: []string{nats, server}},
 			{Path: "internal/replay", Imports: []string{nats}, Brings: []string{"..."}, Never: []string{server}},
@@ -64,9 +63,9 @@ func TestConventions(t *testing.T) {
 			{
 				Path: "workflow",
 				Imports: []string{
-					nats, "github.com/nats-io/nuid", "github.com/google/btree", "github.com/tidwall/gjson",
+					nats, "github.com/nats-io/nuid", "github.com/google/btree",
 					"./fsm", "./trace", "./worker", "./internal/...", "./fleet/broker/natserr", "./fleet/internal/canary",
-					"./fleet/internal/lanes", "./fleet/internal/outcome", "./fleet/internal/pace",
+					"./fleet/internal/lanes", "./fleet/internal/pace",
 					"./fleet/internal/pull", "./fleet/internal/replay", "./fleet/internal/servertime",
 					"./fleet/internal/splice", "./fleet/internal/stream",
 				},
