@@ -2,14 +2,12 @@ package worker
 
 import (
 	"slices"
-	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 )
 
-// awaitGroup returns when the zombie is alone in its group and its cgroup, or force
-// closes. It polls, because the kernel does not report that a group has become
+// awaitGroup returns when no process of the group and the cgroup runs, besides the zombie,
+// or force closes. It polls, because the kernel does not report that a group has become
 // empty.
 func (p *Process) awaitGroup(force <-chan struct{}) {
 	pause := 5 * time.Millisecond
@@ -19,17 +17,6 @@ func (p *Process) awaitGroup(force <-chan struct{}) {
 		case <-force:
 			return
 		}
-		pause = min(2*pause, 100*time.Millisecond)
-	}
-}
-
-// awaitDeath returns when the kernel has ended the group, which was killed. Until
-// then its processes hold their files. After killTakes it waits no longer.
-func (p *Process) awaitDeath() {
-	end := time.Now().Add(killTakes)
-	pause := time.Millisecond
-	for groupLives(p.cmd.Process.Pid) && time.Now().Before(end) {
-		time.Sleep(pause)
 		pause = min(2*pause, 100*time.Millisecond)
 	}
 }
@@ -66,30 +53,13 @@ func groupLives(pgid int) bool {
 	})
 }
 
-// groups are the members of each process group besides the leader, as the last look at /proc found
-// them. All that wait for the end of a group share its looks.
-var groups struct {
-	looks atomic.Uint64 // that have begun
-	sync.Mutex
-	members map[int][]int
-}
-
-// groupMembers returns the members of a process group besides the leader, by a look at /proc that
-// began after the call.
-func groupMembers(pgid int) []int {
-	before := groups.looks.Load()
-	groups.Lock()
-	defer groups.Unlock()
-	if groups.looks.Load() == before {
-		groups.looks.Add(1)
-		groups.members = make(map[int][]int)
-		eachPID(func(pid int) bool {
-			// The system call costs a twentieth of reading /proc/PID/stat.
-			if of, err := syscall.Getpgid(pid); err == nil && of != pid {
-				groups.members[of] = append(groups.members[of], pid)
-			}
-			return true
-		})
+// groupMembers returns the members of a process group besides the leader.
+func groupMembers(pgid int) (members []int) {
+	for _, pid := range allPIDs() {
+		// The system call costs a twentieth of reading /proc/PID/stat.
+		if of, err := syscall.Getpgid(pid); err == nil && of == pgid && pid != pgid {
+			members = append(members, pid)
+		}
 	}
-	return groups.members[pgid]
+	return members
 }

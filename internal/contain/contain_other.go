@@ -22,16 +22,12 @@ func New([]string, string, Limits) (*Group, []string, error) {
 
 // The methods do nothing, since there is no group.
 
-func (g *Group) StartIn(*syscall.SysProcAttr) error        { return nil }
-func (g *Group) Joins(*syscall.SysProcAttr) bool           { return false }
-func (g *Group) Join(int, *syscall.SysProcAttr) error      { return nil }
-func (g *Group) Forbidden(err error) error                 { return err }
+func (g *Group) Join(int) error                            { return nil }
 func (g *Group) Empty() bool                               { return true }
 func (g *Group) Signal(syscall.Signal, func(pid int) bool) {}
 func (g *Group) Kill()                                     {}
 func (g *Group) End(time.Duration) []int                   { return nil }
 func (g *Group) Usage() Usage                              { return Usage{} }
-func (g *Group) OOMKills() (int, bool)                     { return 0, false }
 func (g *Group) Dirs() []string                            { return nil }
 func (g *Group) Remove() error                             { return nil }
 
@@ -40,6 +36,3 @@ func Files(int, int) error { return errors.ErrUnsupported }
 
 // Data returns an error.
 func Data(int, int64) error { return errors.ErrUnsupported }
-
-// OOMScore returns an error.
-func OOMScore(int, int) error { return errors.ErrUnsupported }

@@ -6,74 +6,29 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
-	"strings"
-	"sync"
 	"syscall"
 	"time"
-	"unsafe"
 )
 
-const (
-	sweepPatience = time.Second
-	// freezePatience is how long to wait for the kernel to freeze a group. A process
-	// in a system call that cannot be interrupted takes longer.
-	freezePatience = 50 * time.Millisecond
-)
+// sweepPatience bounds how long the end of a group that is left over is awaited.
+const sweepPatience = time.Second
 
-// StartIn makes a process that is started with attr begin in the group. It
-// returns an error when attr names another cgroup. [Group.Join] does the rest once
-// the process runs.
-func (g *Group) StartIn(attr *syscall.SysProcAttr) error {
-	if attr.UseCgroupFD {
-		return errors.New("SysProcAttr.UseCgroupFD is set: want either it or a cgroup of the process's own")
-	}
-	if d := g.dirs[0]; d.v2 && startsInCgroup() {
-		attr.UseCgroupFD, attr.CgroupFD = true, int(d.held.Fd())
-	}
-	return nil
-}
-
-// startsInCgroup reports whether the kernel can start a process in a cgroup
-// (Linux 5.7), and no filter of system calls forbids clone3. It asks for a process
-// in a cgroup of a descriptor that cannot exist: no process starts in any case.
-var startsInCgroup = sync.OnceValue(func() bool {
-	const sysClone3, cloneIntoCgroup = 435, 1 << 33
-	args := [11]uint64{0: cloneIntoCgroup, 4: uint64(syscall.SIGCHLD), 10: 1<<31 - 1} // struct clone_args
-	_, _, errno := syscall.Syscall(sysClone3, uintptr(unsafe.Pointer(&args)), unsafe.Sizeof(args), 0)
-	return errno == syscall.EBADF
-})
-
-// Joins reports whether [Group.Join] has something to do for a process that is
-// started with attr.
-func (g *Group) Joins(attr *syscall.SysProcAttr) bool {
-	return len(g.dirs) > 1 || !attr.UseCgroupFD
-}
-
-// Join moves a process that has just started to the group, in the hierarchies in which it
-// has not started.
-func (g *Group) Join(pid int, attr *syscall.SysProcAttr) error {
-	for i, d := range g.dirs {
-		if i == 0 && attr.UseCgroupFD {
-			continue
-		}
+// Join moves a process that has just started to the group.
+func (g *Group) Join(pid int) error {
+	for _, d := range g.dirs {
 		err := put(d.path, "cgroup.procs", strconv.Itoa(pid))
-		if errors.Is(err, fs.ErrPermission) {
-			return g.Forbidden(err)
-		}
-		if err != nil && !errors.Is(err, syscall.ESRCH) { // it has ended
+		switch {
+		case err == nil, errors.Is(err, syscall.ESRCH): // it has ended
+		case errors.Is(err, fs.ErrPermission):
+			return fmt.Errorf("cgroup %s: this process may not bring another there: "+
+				"want to write cgroup.procs there and in the nearest cgroup that is above both this process and it; "+
+				"run this process below the delegated cgroup: %w", d.path, err)
+		default:
 			return fmt.Errorf("cgroup %s: move process %d: %w", d.path, pid, err)
 		}
 	}
 	return nil
-}
-
-// Forbidden explains an error of permission of a start in the group.
-func (g *Group) Forbidden(err error) error {
-	return fmt.Errorf("cgroup %s: this process may not bring another there: "+
-		"want to write cgroup.procs there and in the nearest cgroup that is above both this process and it; "+
-		"run this process below the delegated cgroup: %w", g.dirs[0].path, err)
 }
 
 // Empty reports whether no process of the group runs. A zombie does not.
@@ -106,81 +61,19 @@ func (d dir) pids() (pids []int) {
 // Signal sends a signal to every process of the group that leave does not report.
 // A process that starts meanwhile may miss it.
 func (g *Group) Signal(s syscall.Signal, leave func(pid int) bool) {
-	g.dirs[0].signal(s, leave)
-}
-
-// signal signals the processes by their descriptors, which it opens before it
-// looks again which processes are in the group. So it cannot signal a process of
-// another group that has got the number of one that has ended.
-func (d dir) signal(s syscall.Signal, leave func(pid int) bool) {
-	members := make(map[int]*os.Process)
-	for _, pid := range d.pids() {
-		if leave(pid) {
-			continue
+	for _, pid := range g.dirs[0].pids() {
+		if !leave(pid) {
+			_ = syscall.Kill(pid, s) // it may have ended
 		}
-		if member, err := os.FindProcess(pid); err == nil {
-			members[pid] = member
-		}
-	}
-	if len(members) == 0 {
-		return
-	}
-	still := d.pids()
-	for pid, member := range members {
-		if slices.Contains(still, pid) {
-			_ = member.Signal(s) // it may have ended
-		}
-		_ = member.Release()
 	}
 }
 
 // Kill kills every process of the group. A process that the kernel cannot end yet
-// goes on.
+// goes on, and so may one that starts meanwhile where there is no cgroup.kill (Linux 5.14).
 func (g *Group) Kill() {
-	if g.Empty() {
-		return
+	if d := g.dirs[0]; !d.v2 || put(d.path, "cgroup.kill", "1") != nil {
+		g.Signal(syscall.SIGKILL, func(int) bool { return false })
 	}
-	if d := g.dirs[0]; !d.v2 || put(d.path, "cgroup.kill", "1") != nil { // Linux 5.14
-		d.killEach()
-	}
-	for _, d := range g.dirs {
-		d.thaw()
-	}
-}
-
-// thaw lets the signals take effect in processes that have frozen themselves in a
-// freezer of v1, in this directory or below. In v2 the kernel kills frozen ones.
-func (d dir) thaw() {
-	if d.v2 || !exists(d.path, "freezer.state") {
-		return
-	}
-	for _, path := range d.tree() {
-		_ = put(path, "freezer.state", "THAWED") // it may be gone meanwhile
-	}
-}
-
-// killEach kills the processes one by one. It freezes them, where it can, so that
-// none starts another meanwhile.
-func (d dir) killEach() {
-	file, frozen, thawed := "freezer.state", "FROZEN", "THAWED"
-	if d.v2 {
-		file, frozen, thawed = "cgroup.freeze", "1", "0"
-	}
-	if put(d.path, file, frozen) == nil {
-		defer func() { _ = put(d.path, file, thawed) }() // the signals take effect
-		for end := time.Now().Add(freezePatience); !d.frozen() && time.Now().Before(end); time.Sleep(time.Millisecond) {
-		}
-	}
-	d.signal(syscall.SIGKILL, func(int) bool { return false })
-}
-
-func (d dir) frozen() bool {
-	if d.v2 {
-		text, err := os.ReadFile(filepath.Join(d.path, "cgroup.events"))
-		return err != nil || value(text, "frozen") == 1
-	}
-	text, err := os.ReadFile(filepath.Join(d.path, "freezer.state"))
-	return err != nil || strings.TrimSpace(string(text)) == "FROZEN"
 }
 
 // End kills every process of the group until none is left, for at most patience.

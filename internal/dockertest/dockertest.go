@@ -67,7 +67,13 @@ func (e *Engine) Build(ctx context.Context, image string, files map[string]strin
 	body, write := io.Pipe()
 	defer func() { _ = body.Close() }()
 	go func() { _ = write.CloseWithError(pack(write, files, lines)) }()
-	resp, err := e.post(ctx, "/build?"+url.Values{"t": {image}, "rm": {"1"}}.Encode(), body)
+	target := "http://docker/build?" + url.Values{"t": {image}, "rm": {"1"}}.Encode()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, target, body)
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Content-Type", "application/x-tar")
+	resp, err := e.http().Do(req)
 	if err != nil {
 		return fmt.Errorf("build image %s: %w", image, err)
 	}
@@ -115,17 +121,6 @@ func packFile(w *tar.Writer, name, from string) error {
 	}
 	_, err = io.Copy(w, f)
 	return err
-}
-
-// post sends a request to the engine without a client library, because this
-// package imports only the standard library.
-func (e *Engine) post(ctx context.Context, target string, body io.Reader) (*http.Response, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://docker"+target, body)
-	if err != nil {
-		return nil, err
-	}
-	req.Header.Set("Content-Type", "application/x-tar")
-	return e.http().Do(req)
 }
 
 func (e *Engine) http() *http.Client {
