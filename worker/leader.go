@@ -70,8 +70,9 @@ type Leader struct {
 	fn      func(context.Context) error
 	hold    fsm.Signal // HoldRestarts was called
 
-	turn   chan struct{}             // has a token while a method of the elector runs
-	asking atomic.Pointer[call.Call] // the last call of the elector
+	turn     chan struct{}             // has a token while a method of the elector runs
+	asking   atomic.Pointer[call.Call] // the last call of the elector
+	mayOwnIt atomic.Bool               // this process may have the lease
 
 	termMu sync.Mutex // guards everything below
 	term   *Func
@@ -224,10 +225,14 @@ func (l *Leader) attempt(ctx context.Context, until time.Time) (answer <-chan gr
 	g := grant{began: time.Now()}
 	ch := make(chan grant, 1) // room for the only send, even when the loop no longer waits
 	l.callElector(ctx, "Acquire", func() (err error) {
+		before := l.mayOwnIt.Swap(true) // while Acquire runs, and when it panics, the process may have the lease
 		g.began = time.Now()
 		g.granted, err = l.elector.Acquire(ctx)
 		if err == nil && g.granted > 0 && g.granted < minLease {
 			err = fmt.Errorf("a lease of %v was granted, want %v or more", g.granted, minLease)
+		}
+		if err == nil && g.granted <= 0 {
+			l.mayOwnIt.Store(before)
 		}
 		return err
 	}, func(err error) {
@@ -338,13 +343,18 @@ func (l *Leader) lead(ctx context.Context, term *Func, g grant) (lost bool, err 
 	return true, nil
 }
 
-// release gives the lease back, which does nothing when this process does not have it. When
-// Release fails, the unit does not fail: the lease runs out by itself. release abandons an elector that
+// release gives the lease back, if this process may have it. When Release fails, the
+// unit does not fail: the lease runs out by itself. release abandons an elector that
 // does not return, so that the unit can report the function's end; the error names
 // the elector. The lease is released when the elector returns later.
 func (l *Leader) release(ctx context.Context) (stuck error) {
 	after, limit := context.WithoutCancel(ctx), l.GiveBack()
+	released := false
 	c := l.callElector(after, "Release", func() error {
+		if !l.mayOwnIt.Load() {
+			return nil
+		}
+		released = true
 		ctx, cancel := context.WithTimeout(after, limit)
 		defer cancel()
 		return l.elector.Release(ctx)
@@ -352,9 +362,12 @@ func (l *Leader) release(ctx context.Context) (stuck error) {
 	late, cancel := context.WithTimeout(after, limit)
 	defer cancel()
 	err := c.Wait(late.Done(), call.Settle)
-	if over, _ := c.Ended(); !over {
+	switch over, _ := c.Ended(); {
+	case !over:
 		stuck = l.electorAbandoned()
 		err = stuck
+	case err == nil && released:
+		l.Logger.Info("lease released", "unit", l.Name())
 	}
 	if err != nil {
 		l.Logger.Warn("the lease was not released and has to run out", "unit", l.Name(), "error", err)
