@@ -113,6 +113,8 @@ func helperLinux(mode, arg string) bool {
 		fmt.Printf("files %d %d data %d %d\n", files.Cur, files.Max, data.Cur, data.Max)
 	case "without":
 		beWithout(arg)
+	case "ends":
+		endInSeveralWays()
 	case "nap":
 		time.Sleep(100 * time.Millisecond)
 	default:

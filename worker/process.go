@@ -43,8 +43,7 @@ const (
 //
 // On Linux the kernel kills the program when this process dies. On other Unix
 // systems the program then runs on, and the worker kills the rest of the group
-// without a grace when the program has ended. A program that runs takes a thread of this
-// process, as with package exec. On Windows the worker has neither
+// without a grace when the program has ended. On Windows the worker has neither
 // signals nor groups: a stop ends only the program, at once and by force.
 type Process struct {
 	BaseWorker
@@ -180,7 +179,10 @@ func (p *Process) Start(ctx context.Context) error {
 	if p.ready == nil {
 		p.markRunning(p.bounds.lacks())
 	}
-	call.Go(p.Name(), func() error { return p.live(own) }, p.Finish)
+	call.Go(p.Name(), func() error { return p.live(own) }, func(err error) {
+		processEnded()
+		p.Finish(err)
+	})
 	return nil
 }
 
@@ -192,16 +194,16 @@ func (p *Process) launch(ctx context.Context) (err error) {
 		return err
 	}
 	defer closeAll(listeners) // the program has copies
-	if err := p.bounds.open(p.Name()); err != nil {
+	if err := p.bounds.open(p.Name(), p.cmd.SysProcAttr); err != nil {
 		return err
 	}
 	if p.pipes, err = newPipes(p.cmd); err != nil {
 		return errors.Join(err, p.bounds.remove())
 	}
-	err = p.startCommand(p.bounds.holder(p.cmd))
+	err = startCommand(p.cmd, p.bounds.holder(p.cmd))
 	if p.cmd.Process == nil {
 		p.pipes.close()
-		return errors.Join(err, p.bounds.remove())
+		return p.bounds.startFailed(err, p.cmd)
 	}
 	p.signalMu.Lock()
 	p.pid = p.cmd.Process.Pid
@@ -209,8 +211,8 @@ func (p *Process) launch(ctx context.Context) (err error) {
 	if err != nil { // a limit is refused
 		p.pipes.close()
 		p.kill()
-		<-p.exited.Signaled()
 		_ = p.reap() // its error says only that the program was killed
+		processEnded()
 		return errors.Join(err, p.bounds.close())
 	}
 	p.pipes.start(p.Name())

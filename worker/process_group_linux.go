@@ -2,6 +2,8 @@ package worker
 
 import (
 	"slices"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -53,13 +55,29 @@ func groupLives(pgid int) bool {
 	})
 }
 
-// groupMembers returns the members of a process group besides the leader.
-func groupMembers(pgid int) (members []int) {
-	for _, pid := range allPIDs() {
-		// The system call costs a twentieth of reading /proc/PID/stat.
-		if of, err := syscall.Getpgid(pid); err == nil && of == pgid && pid != pgid {
-			members = append(members, pid)
+// groups are the members of each process group besides the leader, as the last look at /proc found
+// them. All that wait for the end of a group share its looks.
+var groups struct {
+	looks atomic.Uint64 // that have begun
+	sync.Mutex
+	members map[int][]int
+}
+
+// groupMembers returns the members of a process group besides the leader, by a look at /proc that
+// began after the call.
+func groupMembers(pgid int) []int {
+	before := groups.looks.Load()
+	groups.Lock()
+	defer groups.Unlock()
+	if groups.looks.Load() == before {
+		groups.looks.Add(1)
+		groups.members = make(map[int][]int)
+		for _, pid := range allPIDs() {
+			// The system call costs a twentieth of reading /proc/PID/stat.
+			if of, err := syscall.Getpgid(pid); err == nil && of != pid {
+				groups.members[of] = append(groups.members[of], pid)
+			}
 		}
 	}
-	return members
+	return groups.members[pgid]
 }

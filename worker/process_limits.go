@@ -3,6 +3,8 @@ package worker
 import (
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -62,8 +64,9 @@ type Usage struct {
 // the [Containment] of its State and the cause of its change to Running say which
 // and why.
 //
-// The limits hold from the program's first instruction: the worker traces the program
-// until they hold (ptrace(2)). Where the kernel does not allow that, and for a program that gains rights when it starts
+// The limits hold from the program's first instruction. For those that are not of a
+// cgroup of v2, the worker traces the program until they hold (ptrace(2)). Where the
+// kernel does not allow that, and for a program that gains rights when it starts
 // (setuid, setgid, file capabilities), they take effect a moment after the start:
 // what the program has opened or allocated before stays, and a process that it has
 // started before has no limits.
@@ -79,10 +82,11 @@ func WithLimits(l Limits) ProcessOption { return func(p *Process) { p.bounds.lim
 // A parent must be delegated to this process: this process may make directories in
 // it, and may move its children there, as with Delegate=yes of a systemd service.
 // Name one directory of cgroup v2. Of v1, name one in each hierarchy that a limit
-// needs (memory, pids, cpu). On a hybrid machine, name both. The worker moves the program
-// there before its first instruction or a moment after the start, as [WithLimits] says of
-// limits: a process that the program has started before is outside. The worker never moves
-// this process, and changes nothing outside of the parents.
+// needs (memory, pids, cpu). On a hybrid machine, name both. The program starts in its
+// cgroup of v2. The worker moves it to those of v1 before its first instruction or a moment
+// after the start, as [WithLimits] says of limits: a process that the program has started
+// before is outside. The worker never moves this process, and changes nothing outside of the
+// parents.
 //
 // When the first worker of this process starts below a parent, it ends what another
 // process has left there that was killed before it could end its own workers.
@@ -127,12 +131,15 @@ func (b *bounds) validate() error {
 }
 
 // open makes the cgroup, and finds out which limits cannot be had.
-func (b *bounds) open(worker string) error {
+func (b *bounds) open(worker string, attr *syscall.SysProcAttr) error {
 	if b.wanted {
 		limits := contain.Limits{Memory: b.limits.Memory, PIDs: b.limits.PIDs, CPU: b.limits.CPU}
 		group, missing, err := contain.New(b.parents, worker, limits)
 		if err != nil {
 			return err
+		}
+		if err := group.StartIn(attr); err != nil {
+			return errors.Join(err, group.Remove())
 		}
 		b.mu.Lock()
 		b.group = group
@@ -188,14 +195,15 @@ func (b *bounds) lacks() error {
 // there is nothing left to do.
 func (b *bounds) holder(cmd *exec.Cmd) func() error {
 	l := b.limits
-	if !contain.Bounds || b.group == nil && !b.data && l.Files == 0 {
+	join := b.group != nil && b.group.Joins(cmd.SysProcAttr)
+	if !contain.Bounds || !join && !b.data && l.Files == 0 {
 		return nil
 	}
 	return func() error {
 		pid := cmd.Process.Pid
 		var errs []error
-		if b.group != nil {
-			errs = append(errs, b.group.Join(pid))
+		if join {
+			errs = append(errs, b.group.Join(pid, cmd.SysProcAttr))
 		}
 		if b.data {
 			errs = append(errs, contain.Data(pid, l.Memory))
@@ -205,6 +213,19 @@ func (b *bounds) holder(cmd *exec.Cmd) func() error {
 		}
 		return errors.Join(errs...)
 	}
+}
+
+// startFailed explains the error of a start, and removes the cgroup.
+func (b *bounds) startFailed(err error, cmd *exec.Cmd) error {
+	if b.group == nil {
+		return err
+	}
+	info, missing := os.Stat(cmd.Path)
+	executable := missing == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0
+	if executable && errors.Is(err, fs.ErrPermission) {
+		err = b.group.Forbidden(err)
+	}
+	return errors.Join(err, b.remove())
 }
 
 // signal sends a signal to the processes of the cgroup that leave does not report.

@@ -152,13 +152,14 @@ func TestCgroupsThatAreLeftOver(t *testing.T) {
 	}
 }
 
-// Where the kernel forbids ptrace, the worker moves the program after the start.
-func TestCgroupWithoutPtrace(t *testing.T) {
+// Where the kernel forbids clone3 and ptrace, the worker moves the program after the
+// start.
+func TestCgroupWithoutClone3AndPtrace(t *testing.T) {
 	for name, hierarchies := range mixtures {
 		t.Run(name, func(t *testing.T) {
 			parents := delegated(t, hierarchies...)
 			out := newLines()
-			p := start(t, helperCommand(fmt.Sprintf("without:%d:contained:%s", syscall.SYS_PTRACE, strings.Join(parents, ",")), out))
+			p := start(t, helperCommand(fmt.Sprintf("without:%d,%d:contained:%s", sysClone3, syscall.SYS_PTRACE, strings.Join(parents, ",")), out))
 			<-p.Done()
 			if got := filtered(t, out); !strings.HasPrefix(got, "ready\nfiles 77 77 ") || !strings.HasSuffix(got, "\nFinished\n") {
 				t.Errorf("it said %q, %v", got, p.Err())

@@ -12,24 +12,21 @@ import (
 // only after it has used all other numbers.
 const holdsZombie = false
 
-func (p *Process) startCommand(hold func() error) error {
-	if err := p.cmd.Start(); err != nil {
+func startCommand(cmd *exec.Cmd, hold func() error) error {
+	if err := cmd.Start(); err != nil || hold == nil {
 		return err
-	}
-	go func() {
-		_ = p.reap() // its error is kept
-		p.exited.Signal()
-	}()
-	if hold == nil {
-		return nil
 	}
 	return hold()
 }
+
+func processEnded() {}
 
 // There are no listeners on this system, so no connection to one.
 func acceptedSockets(net.Conn) []string { return nil }
 
 func programHas(int, []string) bool { return false }
+
+func (p *Process) awaitExit() { _ = p.reap() }
 
 // awaitGroup does not wait, because the system does not show which processes are in a
 // group.

@@ -13,7 +13,8 @@ import (
 func (p *Process) live(own context.Context) error {
 	runs, cancel := context.WithCancel(own)
 	go func() {
-		<-p.exited.Signaled()
+		p.awaitExit()
+		p.exited.Signal()
 		cancel()
 	}()
 	oom := watchOOM(p.cmd)

@@ -19,27 +19,45 @@ func dieWithParent(attr *syscall.SysProcAttr) {
 // tracePause is the pause between two looks at a program that is about to stop.
 const tracePause = 20 * time.Microsecond
 
-// startCommand starts the program and then calls hold, unless it is nil. The program runs
+// starter is the thread that starts processes. The kernel sends the parent-death
+// signal when the *thread* that forked dies (prctl(2)), and the runtime may end
+// any thread. So starter keeps one thread for as long as there are processes. It
+// forks one process at a time, as package syscall does anyway.
+var starter struct {
+	mu    sync.Mutex // guards everything below
+	users int        // processes that run or are being started
+	jobs  chan func()
+	ended chan struct{}
+}
+
+// startCommand starts cmd and then calls hold, unless it is nil. The program runs
 // its first instruction only when hold has returned, where the system allows that.
 // Otherwise it runs already. When cmd.Process is set, the program has started, even
-// if there is an error.
-//
-// One thread starts the program and awaits its end: the kernel sends the parent-death
-// signal when the *thread* that forked dies (prctl(2)), and the runtime may end any other.
-func (p *Process) startCommand(hold func() error) error {
-	started := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		err := startHeld(p.cmd, hold)
-		child := p.cmd.Process
-		started <- err
-		if child != nil {
-			p.wasKilled = awaitExit(child.Pid)
-			p.exited.Signal()
-		}
-	}()
-	return <-started
+// if there is an error, and processEnded must be called once it was reaped.
+func startCommand(cmd *exec.Cmd, hold func() error) error {
+	starter.mu.Lock()
+	if starter.users == 0 {
+		jobs, ended := make(chan func()), make(chan struct{})
+		starter.jobs, starter.ended = jobs, ended
+		go func() {
+			defer close(ended)
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			for job := range jobs {
+				job()
+			}
+		}()
+	}
+	starter.users++
+	jobs := starter.jobs
+	starter.mu.Unlock()
+	result := make(chan error, 1)
+	jobs <- func() { result <- startHeld(cmd, hold) }
+	err := <-result
+	if cmd.Process == nil {
+		processEnded()
+	}
+	return err
 }
 
 // startHeld traces the program, as a debugger does, so that the kernel stops it
@@ -98,9 +116,19 @@ func awaitStopped(pid int) {
 func letGo(pid int) {
 	for syscall.PtraceDetach(pid) != nil {
 		var info siginfo
-		if waitid(pid, &info, hasEnded|syscall.WNOHANG) != 0 || info.signo != 0 {
+		if waitid(idPID, pid, &info, hasEnded|syscall.WNOHANG) != 0 || info.signo != 0 {
 			return // it has ended
 		}
 		time.Sleep(tracePause)
+	}
+}
+
+func processEnded() {
+	starter.mu.Lock()
+	defer starter.mu.Unlock()
+	starter.users--
+	if starter.users == 0 {
+		close(starter.jobs)
+		<-starter.ended
 	}
 }

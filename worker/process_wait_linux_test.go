@@ -1,6 +1,7 @@
 package worker_test
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -15,15 +16,14 @@ import (
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
-// A process that runs takes one thread, as with package exec.
-func TestProcessTakesOneThread(t *testing.T) {
-	const processes = 100
+func TestWaitingForProcessesTakesNoThreads(t *testing.T) {
+	const processes = 400
 	before := threads(t)
 	var all []*worker.Process
 	for range processes {
 		all = append(all, start(t, exec.Command("sleep", "3600")))
 	}
-	if more := threads(t) - before; more > processes+20 {
+	if more := threads(t) - before; more > processes/4 {
 		t.Errorf("%d processes take %d threads", processes, more)
 	}
 	var stops sync.WaitGroup
@@ -47,6 +47,30 @@ func threads(t *testing.T) int {
 	return len(tasks)
 }
 
+// The numbers are the same on every architecture.
+const (
+	sysPidfdOpen = 434
+	sysClone3    = 435
+)
+
+// On a system without pidfds, each wait takes a thread, and finds out the same.
+func TestProcessEndsWithoutPidfd(t *testing.T) {
+	for mode, want := range map[string]string{
+		fmt.Sprintf("without:%d:ends", sysPidfdOpen): "pidfd false\n",
+		"ends": "pidfd true\n",
+	} {
+		t.Run(mode, func(t *testing.T) {
+			out := newLines()
+			p := start(t, helperCommand(mode, out))
+			<-p.Done()
+			want += "Failed 3 \"\"\nFailed -1 \"SIGKILL\"\nFinished 0 \"\"\nStopped -1 \"SIGTERM\"\n"
+			if got := filtered(t, out); got != want {
+				t.Errorf("it said %q, want %q; %v", got, want, p.Err())
+			}
+		})
+	}
+}
+
 // filtered returns what a helper under a filter has said.
 func filtered(t *testing.T, out *lines) string {
 	t.Helper()
@@ -57,7 +81,7 @@ func filtered(t *testing.T, out *lines) string {
 }
 
 // beWithout becomes another helper, under a filter that refuses system calls, as
-// the filter of a container engine does. arg is "NUMBER:HELPER".
+// the filter of a container engine does. arg is "NUMBER,NUMBER:HELPER".
 func beWithout(arg string) {
 	const setNoNewPrivs, setSeccomp, filterMode = 38, 22, 2 // of prctl(2)
 	type instruction struct {                               // struct sock_filter
@@ -66,18 +90,19 @@ func beWithout(arg string) {
 		no     uint8
 		number uint32
 	}
-	number, mode, _ := strings.Cut(arg, ":")
-	n, err := strconv.ParseUint(number, 10, 32)
-	if err != nil {
-		panic(err)
+	numbers, mode, _ := strings.Cut(arg, ":")
+	program := []instruction{{code: 0x20}} // load the number of the system call
+	for number := range strings.SplitSeq(numbers, ",") {
+		n, err := strconv.ParseUint(number, 10, 32)
+		if err != nil {
+			panic(err)
+		}
+		program = append(program,
+			instruction{code: 0x15, yes: 0, no: 1, number: uint32(n)}, // is it this one?
+			instruction{code: 0x06, number: 0x50000 | uint32(syscall.ENOSYS)})
 	}
-	program := []instruction{
-		{code: 0x20}, // load the number of the system call
-		{code: 0x15, yes: 0, no: 1, number: uint32(n)}, // is it this one?
-		{code: 0x06, number: 0x50000 | uint32(syscall.ENOSYS)},
-		{code: 0x06, number: 0x7fff0000}, // allowed
-	}
-	filter := struct { // struct sock_fprog
+	program = append(program, instruction{code: 0x06, number: 0x7fff0000}) // allowed
+	filter := struct {                                                     // struct sock_fprog
 		length uint16
 		first  *instruction
 	}{uint16(len(program)), &program[0]}
@@ -90,4 +115,29 @@ func beWithout(arg string) {
 	}
 	next := helperCommand(mode, nil)
 	panic(syscall.Exec(next.Path, next.Args, next.Environ()))
+}
+
+// endInSeveralWays runs processes that end in different ways and says how they did.
+func endInSeveralWays() {
+	self, err := os.FindProcess(os.Getpid())
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println("pidfd", self.WithHandle(func(uintptr) {}) == nil)
+	for _, mode := range []string{"exit:3", "suicide:9", "exit:0", "sleep"} {
+		out := newLines()
+		p := worker.NewProcess(mode, helperCommand(mode, out))
+		if err := p.Start(context.Background()); err != nil {
+			panic(err)
+		}
+		if mode == "sleep" {
+			for out.String() == "" {
+				<-out.more
+			}
+			_ = p.Stop(context.Background())
+		}
+		<-p.Done()
+		exit := p.State().Exit
+		fmt.Printf("%s %d %q\n", exit.Status, exit.Code, exit.Signal)
+	}
 }

@@ -184,7 +184,7 @@ func fork(t *testing.T, g *Group, program string) *exec.Cmd {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	if err := g.Join(cmd.Process.Pid); err != nil {
+	if err := g.Join(cmd.Process.Pid, cmd.SysProcAttr); err != nil {
 		t.Fatal(err)
 	}
 	fmt.Fprintln(in)
@@ -253,7 +253,7 @@ func TestGroupsThatAreLeftOver(t *testing.T) {
 			if err := cmd.Start(); err != nil {
 				t.Fatal(err)
 			}
-			if err := dead.Join(cmd.Process.Pid); err != nil {
+			if err := dead.Join(cmd.Process.Pid, &syscall.SysProcAttr{}); err != nil {
 				t.Fatal(err)
 			}
 			if err := os.Mkdir(filepath.Join(dead.Dirs()[0], "inner"), 0o755); err != nil {

@@ -22,7 +22,10 @@ func New([]string, string, Limits) (*Group, []string, error) {
 
 // The methods do nothing, since there is no group.
 
-func (g *Group) Join(int) error                            { return nil }
+func (g *Group) StartIn(*syscall.SysProcAttr) error        { return nil }
+func (g *Group) Joins(*syscall.SysProcAttr) bool           { return false }
+func (g *Group) Join(int, *syscall.SysProcAttr) error      { return nil }
+func (g *Group) Forbidden(err error) error                 { return err }
 func (g *Group) Empty() bool                               { return true }
 func (g *Group) Signal(syscall.Signal, func(pid int) bool) {}
 func (g *Group) Kill()                                     {}
