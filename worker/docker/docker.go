@@ -216,8 +216,8 @@ func (e *Engine) makeRoom(ctx context.Context, name string, conflict error) erro
 	if isWorkers {
 		whose = fmt.Sprintf("belongs to a worker of the owner %q", owner)
 	}
-	return fmt.Errorf("%w: %s is container %.12s, which %s: remove it, use another name, or WithReplace for one of your own",
-		ErrNameInUse, name, old.Container.ID, whose)
+	return fmt.Errorf("%w: %s is container %.12s, which %s: "+
+		"remove it, use another name, or WithReplace for one of your own", ErrNameInUse, name, old.Container.ID, whose)
 }
 
 // forget removes a container that the engine may have made although its answer was lost.
