@@ -88,7 +88,7 @@ func TestConventions(t *testing.T) {
 			{Path: "host/outbound", Imports: []string{"./fleet/host/engine", "./fleet/host/fetch"}},
 			{Path: "host/engine", Imports: []string{"./trace"}},
 			{Path: "host/internal/attacks"},
-			{Path: "host/engine/enginetest", Imports: []string{"./fleet/host/engine"}},
+			{Path: "host/engine/enginetest", Imports: []string{"./fleet/host/engine", "./fleet/internal/effects"}},
 			{Path: "host/engine/internal/...", Imports: []string{"./fleet/host/engine"}},
 			{Path: "host/engine/native", Imports: []string{"./fleet/host/engine", "./internal/call"}},
 			{
