@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"strings"
 	"sync"
 	"time"
 
@@ -121,16 +120,8 @@ func (d *dependencies) asOf() time.Time {
 func (d *dependencies) sayAway(h http.Header) {
 	h.Set(client.HeaderAsOf, d.asOf().UTC().Format(time.RFC3339Nano))
 	for _, o := range d.outages() {
-		h.Add(client.HeaderAway, strings.Map(printable, o.name))
+		h.Add(client.HeaderAway, o.name)
 	}
-}
-
-// printable drops what a header must not have.
-func printable(r rune) rune {
-	if r < ' ' || r > '~' {
-		return -1
-	}
-	return r
 }
 
 // away describes the dependencies that are away, a sentence each, for pages.

@@ -423,6 +423,6 @@ func TestCodeOnThePage(t *testing.T) {
 // pair has two versions that are not text.
 type pair struct{ *hosted }
 
-func (pair) Code(context.Context, string, string, string) (*operator.CodePair, error) {
-	return &operator.CodePair{From: "sha256:a", To: "sha256:b", Before: []byte("\x00asm"), After: []byte("\x00asm\xff")}, nil
+func (pair) Code(context.Context, string, string, string) (*host.Comparison, error) {
+	return &host.Comparison{From: host.Version{Digest: "a"}, To: host.Version{Digest: "b"}, Before: []byte("\x00asm"), After: []byte("\x00asm\xff")}, nil
 }
