@@ -113,14 +113,25 @@ func limitsOf(l engine.Limits) *operatorv1.Limits {
 }
 
 // limitsFrom is the inverse of limitsOf.
-func limitsFrom(m *operatorv1.Limits) engine.Limits {
+func limitsFrom(m *operatorv1.Limits) (engine.Limits, error) {
+	for field, d := range map[string]*durationpb.Duration{"time": m.GetTime(), "load": m.GetLoad()} {
+		if d != nil && (d.CheckValid() != nil || d.AsDuration() < 0) {
+			return engine.Limits{}, invalid("limits."+field, "is not a positive duration")
+		}
+	}
+	numbers := map[string]int64{"memory": m.GetMemory(), "output": m.GetOutput(), "outputs": int64(m.GetOutputs())}
+	for field, n := range numbers {
+		if n < 0 {
+			return engine.Limits{}, invalid("limits."+field, "is negative")
+		}
+	}
 	return engine.Limits{
 		Time:    m.GetTime().AsDuration(),
 		Load:    m.GetLoad().AsDuration(),
 		Memory:  m.GetMemory(),
 		Output:  m.GetOutput(),
 		Outputs: int(m.GetOutputs()),
-	}
+	}, nil
 }
 
 // desired returns the state in which a host should keep a worker.
@@ -168,7 +179,7 @@ func (a hosts) Create(ctx context.Context, req *operatorv1.CreateWorkerRequest, 
 		return nil, invalid("topics", "has %d topics: a worker has one, which may have wildcards; "+
 			"several workers may be in one group", len(req.GetTopics()))
 	}
-	id, err := a.h.Create(ctx, specFrom(&operatorv1.WorkerSpec{
+	spec, err := specFrom(&operatorv1.WorkerSpec{
 		Id:          req.GetId(),
 		MimeType:    req.GetMimeType(),
 		Topic:       req.GetTopics()[0],
@@ -176,7 +187,11 @@ func (a hosts) Create(ctx context.Context, req *operatorv1.CreateWorkerRequest, 
 		OutputTopic: req.GetOutputTopic(),
 		Limits:      req.GetLimits(),
 		Code:        req.GetCode(),
-	}, who))
+	}, who)
+	if err != nil {
+		return nil, err
+	}
+	id, err := a.h.Create(ctx, spec)
 	if err != nil {
 		return nil, codeErr(req.GetCode(), err)
 	}
@@ -410,7 +425,8 @@ func canaryOf(c *host.Candidate) *operatorv1.Canary {
 }
 
 // specFrom is the inverse of specOf.
-func specFrom(s *operatorv1.WorkerSpec, who string) host.Spec {
+func specFrom(s *operatorv1.WorkerSpec, who string) (host.Spec, error) {
+	limits, err := limitsFrom(s.GetLimits())
 	return host.Spec{
 		ID:          s.GetId(),
 		Tenant:      s.GetTenant(),
@@ -419,7 +435,7 @@ func specFrom(s *operatorv1.WorkerSpec, who string) host.Spec {
 		Group:       s.GetGroup(),
 		OutputTopic: s.GetOutputTopic(),
 		Key:         s.GetKey(),
-		Limits:      limitsFrom(s.GetLimits()),
+		Limits:      limits,
 		Env:         s.GetEnv(),
 		Secrets:     s.GetSecrets(),
 		Rate: host.Rate{
@@ -439,7 +455,7 @@ func specFrom(s *operatorv1.WorkerSpec, who string) host.Spec {
 			Messages: int(s.GetRollout().GetMessages()),
 			Margin:   int(s.GetRollout().GetMargin()),
 		},
-	}
+	}, err
 }
 
 func rateOf(r host.Rate) *operatorv1.Rate {
@@ -456,7 +472,11 @@ func rateOf(r host.Rate) *operatorv1.Rate {
 func (a hosts) Apply(
 	ctx context.Context, s *operatorv1.WorkerSpec, dryRun bool, who string,
 ) (*operatorv1.ApplyWorkerResponse, error) {
-	spec, do := specFrom(s, who), a.h.Apply
+	spec, err := specFrom(s, who)
+	if err != nil {
+		return nil, err
+	}
+	do := a.h.Apply
 	if dryRun {
 		do = a.h.Diff
 	}

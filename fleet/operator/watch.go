@@ -53,10 +53,10 @@ func serveStream[M any](
 	if !who.Until.IsZero() && who.Until.Before(until) {
 		until = who.Until
 	}
-	var sending sync.Mutex
+	sending := make(chan struct{}, 1) // one message at a time
 	put := func(m M) error {
-		sending.Lock()
-		defer sending.Unlock()
+		sending <- struct{}{}
+		defer func() { <-sending }()
 		if err := send(m); err != nil { // the caller hung up, or did not read for longer than a write may take
 			return Errorf(connect.CodeCanceled, ReasonStreamOver, "", "the caller does not read: %v", err)
 		}
