@@ -360,7 +360,7 @@ func (f *Feed[T]) putLocked(c change[T]) {
 	if c.deleted {
 		f.deleted = append(f.deleted, c)
 	}
-	for len(f.deleted) > maxDeleted {
+	for len(f.deleted) > 0 && (len(f.deleted) > maxDeleted || len(f.readers) == 0) {
 		old := f.deleted[0]
 		f.deleted = f.deleted[1:]
 		if f.order.Has(old) {
@@ -379,7 +379,7 @@ func (f *Feed[T]) putLocked(c change[T]) {
 var ErrSlow = errors.New("the reader is too slow")
 
 // maxDeleted is how many deletions the Feed remembers for slow readers.
-const maxDeleted = 1024
+const maxDeleted = 4096
 
 func (f *Feed[T]) wakeLocked() {
 	close(f.changed)
