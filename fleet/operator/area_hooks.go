@@ -169,7 +169,8 @@ func (a *manager) Discard(ctx context.Context, id string, letters []uint64, dryR
 // eachLetter calls do for these dead letters of a hook, or all of them for none, and returns how
 // many it was done with.
 func (a *manager) eachLetter(
-	ctx context.Context, id string, letters []uint64, do func(ctx context.Context, typ, hook string, revision uint64) error,
+	ctx context.Context, id string, letters []uint64,
+	do func(ctx context.Context, typ, hook string, revision uint64) error,
 ) (n int, err error) {
 	all, err := a.hookLetters(ctx, id)
 	if err != nil {

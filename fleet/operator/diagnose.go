@@ -121,7 +121,8 @@ func (l *look) atJournal(ctx context.Context) {
 	f, area, d := &l.fleet, l.s.cfg.Processes, &l.s.diagnosed
 	err := d.ends.read(ctx, area, f.Now, "exit", "lost", "dropped", "killed", "returned")
 	events, tooMany := d.ends.list, d.ends.tooMany()
-	if err == nil && slices.ContainsFunc(events, isLost) { // the starts of a large fleet are read only when they are needed
+	// The starts of a large fleet are read only when they are needed.
+	if err == nil && slices.ContainsFunc(events, isLost) {
 		err = d.starts.read(ctx, area, f.Now, "joined")
 		events, tooMany = slices.Concat(events, d.starts.list), cmp.Or(tooMany, d.starts.tooMany())
 	}

@@ -335,7 +335,10 @@ func serveWatch[R any, E event](
 			return
 		}
 		sse(w, r, func(send func(string, proto.Message) error) error {
-			return watch(r.Context(), req, func(m E) error { return send(strings.ToLower(strings.TrimPrefix(m.GetKind().String(), "KIND_")), m) })
+			return watch(r.Context(), req, func(m E) error {
+				kind := strings.TrimPrefix(m.GetKind().String(), "KIND_")
+				return send(strings.ToLower(kind), m)
+			})
 		})
 	})
 }

@@ -128,7 +128,9 @@ func (p processService) Diagnose(ctx context.Context, req *operatorv1.DiagnoseRe
 			if err != nil {
 				return nil, err
 			}
-			findings = slices.DeleteFunc(findings, func(f *operatorv1.Finding) bool { return !c.who.seesFinding(f, known, workers) })
+			findings = slices.DeleteFunc(findings, func(f *operatorv1.Finding) bool {
+				return !c.who.seesFinding(f, known, workers)
+			})
 		}
 		if isChosen {
 			seen := rosterOf(slices.DeleteFunc(all, func(x *operatorv1.Process) bool { return !c.who.seesProcess(x) }))

@@ -197,7 +197,8 @@ func (w workerService) DiffWorkerCode(
 			SettingsKnown: pair.Known,
 		}
 		for _, d := range pair.Settings {
-			answer.Changes = append(answer.Changes, &operatorv1.DiffWorkerCodeResponse_Change{Field: d.Field, From: d.From, To: d.To})
+			change := &operatorv1.DiffWorkerCodeResponse_Change{Field: d.Field, From: d.From, To: d.To}
+			answer.Changes = append(answer.Changes, change)
 		}
 		switch {
 		case bytes.Equal(pair.Before, pair.After):

@@ -655,7 +655,8 @@ func flaps(f Fleet) (list []*operatorv1.Finding) {
 		}
 		_, name, _ := strings.Cut(k.name, "/")
 		list = append(list, found("probe-flaps", "process/"+k.process, all[len(all)-1].GetAt().AsTime(), len(all)).
-			because("probe %s has failed %d times within %v, and passed in between%s", name, len(all), FlapTime, after(all[0].GetCause())).
+			because("probe %s has failed %d times within %v, and passed in between%s",
+				name, len(all), FlapTime, after(all[0].GetCause())).
 			do("", Command("events --process %s --kind probe", k.process)))
 	}
 	return list

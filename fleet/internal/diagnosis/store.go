@@ -99,7 +99,8 @@ func stored(f Fleet) (list []*operatorv1.Finding) {
 		for _, r := range b.readers(f) {
 			list = append(list, found("consumer-stalled", r.subject, b.Since, int(b.Left)).
 				because("the consumer %s of %s has finished nothing for %v while %s%s%s",
-					b.Consumer, streamName(b.Stream), f.Now.Sub(b.Since).Round(time.Second), count(b.Left, "message waits", "messages wait"), b.held(), r.why).
+					b.Consumer, streamName(b.Stream), f.Now.Sub(b.Since).Round(time.Second),
+					count(b.Left, "message waits", "messages wait"), b.held(), r.why).
 				do("", r.next))
 		}
 	}

@@ -124,7 +124,9 @@ var actions = map[string]*action{
 		method: "WorkflowService.Resume",
 		on:     onEntity,
 		Title:  "Resume",
-		Does:   []string{"Timers and the deadline that came due meanwhile fire at once, in order, and hooks get what happened."},
+		Does: []string{
+			"Timers and the deadline that came due meanwhile fire at once, in order, and hooks get what happened.",
+		},
 		Button: "Resume this entity",
 		Input:  input{Name: "note", Label: "Note, for the history"},
 		do:     send(workflows, operatorv1connect.WorkflowServiceHandler.Resume),
