@@ -61,8 +61,8 @@
 // or a number in place of text; a duration without a unit; a number that its field
 // cannot hold; a number with a leading zero, which is octal for some parsers and decimal
 // for others; a key without a value; a file that is empty, not text, larger than
-// [MaxFileSize], or truncated; a section with more than [MaxKeys] keys. At the top of a
-// file, Load ignores keys that begin with x-: they are for YAML anchors.
+// [MaxFileSize], or truncated. At the top of a file, Load ignores keys that begin with
+// x-: they are for YAML anchors.
 //
 // Then Load calls the Validate methods of the sections and of T. A section whose type has a
 // method WithDefaults is checked with these defaults, as the part that gets the section fills

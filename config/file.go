@@ -23,10 +23,6 @@ import (
 // same limit.
 const MaxFileSize = 1 << 20
 
-// MaxKeys is the maximum number of keys in one section of a file. The parsers of YAML
-// and TOML compare each key with every other one of its section.
-const MaxKeys = 10_000
-
 // document is a file that was read.
 type document struct {
 	tree  map[string]any
@@ -110,28 +106,21 @@ func lineAt(content []byte, offset int) int {
 	return 1 + bytes.Count(content[:max(0, min(offset, len(content)))], []byte("\n"))
 }
 
-func tooManyKeys() *Fault {
-	return &Fault{Problem: fmt.Sprintf("a section has more than %d keys, the limit", MaxKeys)}
-}
-
 func notSections(line int, format string) *Fault {
 	return &Fault{Line: line, Problem: "the file is not " + format + " with keys and values"}
 }
 
 func parseJSON(content []byte) (document, *Fault) {
 	doc := document{lines: map[string]int{}}
-	line, counted, most := 1, 0, 0
-	tree, err := configjson.Parse(content, func(k configjson.Key) {
-		line += bytes.Count(content[counted:k.Offset], []byte("\n"))
-		counted = int(k.Offset)
-		doc.lines[k.Path] = line
-		most = max(most, k.Count)
+	line, counted := 1, 0
+	tree, err := configjson.Parse(content, func(key string, end int64) {
+		line += bytes.Count(content[counted:end], []byte("\n"))
+		counted = int(end)
+		doc.lines[key] = line
 	})
 	var twice *configjson.Error
 	var syntax *json.SyntaxError
 	switch {
-	case most > MaxKeys:
-		return document{}, tooManyKeys()
 	case errors.As(err, &twice):
 		return document{}, &Fault{Line: lineAt(content, int(twice.Offset)), Problem: err.Error()}
 	case errors.As(err, &syntax):
@@ -153,11 +142,10 @@ var (
 )
 
 // parseTOML reads TOML. The parser returns values without their places. So the lines are known
-// for keys at the beginning of a line, and the signs = count the keys of a section: at least
-// all of them.
+// for keys at the beginning of a line.
 func parseTOML(content []byte) (document, *Fault) {
 	doc := document{lines: map[string]int{}}
-	line, section, headers, keys := 0, "", 0, 0
+	line, section := 0, ""
 	bare := strings.NewReplacer(`"`, "", `'`, "", " ", "")
 	for text := range bytes.Lines(content) {
 		line++
@@ -165,14 +153,8 @@ func parseTOML(content []byte) (document, *Fault) {
 		if m := tomlHeader.FindSubmatch(text); m != nil {
 			section = bare.Replace(string(m[1]))
 			path = section
-			headers++
-			keys = 0
 		} else if m := tomlKey.FindSubmatch(text); m != nil {
 			path = join(section, bare.Replace(string(m[1])))
-		}
-		keys += bytes.Count(text, []byte("="))
-		if max(headers, keys) > MaxKeys {
-			return document{}, tooManyKeys()
 		}
 		if path != "" && doc.lines[path] == 0 {
 			doc.lines[path] = line

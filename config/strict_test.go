@@ -2,7 +2,6 @@ package config
 
 import (
 	"encoding/json"
-	"fmt"
 	"reflect"
 	"strings"
 	"testing"
@@ -201,59 +200,5 @@ func TestLeadingZeros(t *testing.T) {
 	}
 	if got, err := load("", "SERVICE_MODE=0", "SERVICE_RATIO=0.5"); err != nil || got.Ratio != 0.5 {
 		t.Errorf("%+v, %v", got, err)
-	}
-}
-
-// The parsers of YAML and TOML compare each key with every other of its section. A
-// section that is too large is refused before they see it.
-func TestSectionWithTooManyKeys(t *testing.T) {
-	type T struct{ Labels map[string]string }
-	many := func(begin, each, end string, n int) string {
-		var b strings.Builder
-		b.WriteString(begin)
-		for i := range n {
-			fmt.Fprintf(&b, each, i)
-		}
-		b.WriteString(end)
-		return b.String()
-	}
-	load := func(name, content string) (T, error) {
-		return Load[T](write(t, name, content), WithEnviron(nil), WithArgs(nil))
-	}
-	for name, f := range map[string]struct{ file, begin, each, end string }{
-		"block":   {"a.yaml", "labels:\n", "  k%d: v\n", ""},
-		"flow":    {"a.yaml", "labels: {", "k%d: v,\n", "}\n"},
-		"quoted":  {"a.yaml", "{\"labels\":{", "\"k%d\":\"v\",", "}}"},
-		"null":    {"a.yaml", "labels: {", "k%d, ", "}"},
-		"complex": {"a.yaml", "labels:\n", "  ? k%d\n  : v\n", ""},
-		"at top":  {"a.yaml", "", "k%d: v\n", ""},
-		"in list": {"a.yaml", "x-a:\n- b: c\n", "  k%d: v\n", ""},
-		"JSON":    {"a.json", "{\"labels\":{", "\"k%d\":\"v\",", "\"k\":\"v\"}}"},
-		"TOML":    {"a.toml", "[labels]\n", "k%d = 'v'\n", ""},
-		"inline":  {"a.toml", "labels = {", "k%d = 'v', ", "k = 'v'}\n"},
-		"tables":  {"a.toml", "", "[t%d]\n", ""},
-	} {
-		n := MaxKeys + 1
-		if name == "block" {
-			n = 60_000 // took 20 s
-		}
-		_, err := load(f.file, many(f.begin, f.each, f.end, n))
-		if err == nil || !strings.Contains(err.Error(), "a section has more than 10000 keys, the limit") {
-			said := fmt.Sprint(err)
-			t.Errorf("%s: error is %.200s", name, said)
-		}
-	}
-	for name, f := range map[string]struct{ file, begin, each, end string }{
-		"YAML": {"a.yaml", "labels:\n", "  k%d: v\n", ""},
-		"JSON": {"a.json", "{\"labels\":{", "\"k%d\":\"v\",\n", "\"k\":\"v\"}}"},
-		"TOML": {"a.toml", "[labels]\n", "k%d = 'v=w'\n", ""},
-	} {
-		if got, err := load(f.file, many(f.begin, f.each, f.end, 1_000)); err != nil || len(got.Labels) < 1_000 {
-			t.Errorf("%s: %d labels, %.200s", name, len(got.Labels), fmt.Sprint(err))
-		}
-	}
-	// Many sections of a few keys each are allowed.
-	if _, err := load("a.yaml", many("x-a:\n", "- a: %d\n  b: {c: 1, d: 2}\n", "", 4_000)); err != nil {
-		t.Errorf("many small sections: %.200s", err)
 	}
 }

@@ -64,9 +64,6 @@ const zeroMark = "\x00"
 func (d *document) addYAML(n *yaml.Node, path string) *Fault {
 	switch n.Kind {
 	case yaml.MappingNode:
-		if len(n.Content)/2 > MaxKeys {
-			return tooManyKeys()
-		}
 		seen := map[string]int{}
 		for i := 0; i < len(n.Content); i += 2 {
 			key, value := n.Content[i], n.Content[i+1]

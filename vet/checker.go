@@ -184,7 +184,6 @@ func (r *run) at(o object, p fieldPath, rule, reason, fix string) {
 // workload checks a workload: first the containers that lifecycle runs, then the rules for the
 // pods of every program.
 func (r *run) workload(w *workload) {
-	r.refused(w)
 	if !w.compared {
 		switch says := w.annotation(); {
 		case w.once || says == annotationIgnore:
@@ -207,7 +206,6 @@ func (r *run) workload(w *workload) {
 		c.signals()
 		if !w.once {
 			c.probes()
-			c.servicePorts()
 		}
 	}
 	if w.main.isSenseless {

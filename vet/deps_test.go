@@ -19,7 +19,7 @@ func TestConventions(t *testing.T) {
 			{
 				Path: ".",
 				Imports: []string{
-					".", "./config", "./internal/cmdline", "./internal/run/runconfig", "./internal/suggest", "./internal/text",
+					".", "./config", "./internal/cmdline", "./internal/text",
 					"k8s.io/api", "k8s.io/apimachinery", "sigs.k8s.io/json", "sigs.k8s.io/yaml", yaml,
 				},
 				Brings: []string{"..."},

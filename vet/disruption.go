@@ -19,13 +19,6 @@ func (r *run) budget(b budget) {
 			selected = append(selected, w)
 		}
 	}
-	for _, w := range selected {
-		if other := r.budgetBefore(b, w); other != nil && r.wants(w.object) {
-			r.at(b.object, fieldPath{"spec", "selector"}, "pdb-twice",
-				fmt.Sprintf("%s selects the pods of %s too: no eviction of them is ever allowed", other, w),
-				"keep one of the two for these pods")
-		}
-	}
 	switch {
 	case len(selected) == 0 && len(r.workloads) > 0 && !r.unsure:
 		r.at(b.object, fieldPath{"spec", "selector"}, "pdb-selects-nothing", "no pod template in these files has the labels that it selects",
@@ -34,19 +27,6 @@ func (r *run) budget(b budget) {
 		r.limit(b, "minAvailable", b.spec.MinAvailable, selected)
 		r.limit(b, "maxUnavailable", b.spec.MaxUnavailable, selected)
 	}
-}
-
-// budgetBefore returns the budget before b that selects the workload's pods, nil for none.
-func (r *run) budgetBefore(b budget, w *workload) *budget {
-	for i, other := range r.budgets {
-		if other.document == b.document {
-			return nil
-		}
-		if other.selects(w) {
-			return &r.budgets[i]
-		}
-	}
-	return nil
 }
 
 // limit checks whether a limit of a budget lets any pod go.

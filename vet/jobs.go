@@ -4,14 +4,12 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/pleme-io/lifecycle-go"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 )
 
 // job checks work that runs to completion.
 func (c *container) job() {
-	c.restartRules()
 	if !c.cfg.ExitOnSignal {
 		reason := "lifecycle.exit_on_signal is false: unless its work is an App.Job, a pod that is stopped in the middle exits 0, and the Job counts as complete"
 		if _, prefix := wrapped(c.spec); prefix != "" {
@@ -49,35 +47,6 @@ func (c *container) job() {
 				fmt.Sprintf("put {action: Ignore, onExitCodes: {operator: In, values: [130, %d]}} before it", stopped))
 		}
 		return // the first rule that matches decides
-	}
-}
-
-// restartRules checks whether the kubelet starts the container again when its work is done, or
-// when its settings cannot be used (KEP-5307). The pod then never ends, and the Job does not see
-// the status.
-func (c *container) restartRules() {
-	for _, end := range []struct {
-		status int32
-		says   string
-	}{
-		{0, "with which the work is done: the Job never completes"},
-		{lifecycle.ExitConfig, "with which the settings cannot be used: the Job never fails"},
-	} {
-		matches := func(rule corev1.ContainerRestartRule) bool {
-			codes := rule.ExitCodes
-			return codes != nil && slices.Contains(codes.Values, end.status) == (codes.Operator == corev1.ContainerRestartRuleOnExitCodesOpIn)
-		}
-		i := slices.IndexFunc(c.spec.RestartPolicyRules, matches) // the first that matches decides
-		if i < 0 {
-			continue
-		}
-		rule := c.spec.RestartPolicyRules[i]
-		reason := fmt.Sprintf("rule %d of restartPolicyRules has the action %s at exit status %d, %s", i+1, rule.Action, end.status, end.says)
-		fix := fmt.Sprintf("add %d to its values", end.status)
-		if rule.ExitCodes.Operator == corev1.ContainerRestartRuleOnExitCodesOpIn {
-			fix = fmt.Sprintf("remove %d from its values", end.status)
-		}
-		c.fault("job-policy", reason, fix, "restartPolicyRules", i)
 	}
 }
 

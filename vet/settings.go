@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"path"
 	"reflect"
 	"slices"
@@ -13,8 +12,6 @@ import (
 
 	"github.com/pleme-io/lifecycle-go"
 	"github.com/pleme-io/lifecycle-go/config"
-	"github.com/pleme-io/lifecycle-go/internal/run/runconfig"
-	"github.com/pleme-io/lifecycle-go/internal/suggest"
 )
 
 // settings is the configuration with which a container starts, as the manifest gives it.
@@ -28,7 +25,6 @@ type settings struct {
 	isSenseless bool             // the manifest sets a value that means nothing
 	hasOwnFault bool             // its file has a fault in a key of lifecycle
 	delayed     []delayed        // findings about the settings, for when lifecycle runs the container
-	listening   *listening       // where it takes requests, nil when the manifest does not tell
 }
 
 // delayed is a finding that waits until it is known whether lifecycle runs the container.
@@ -99,13 +95,11 @@ func (c *container) readSettings() {
 	in := input{places: map[string]place{}, names: map[string]string{}}
 	vars := c.variables()
 	for _, v := range vars {
-		c.addVariable(&in, v, vars)
+		c.addVariable(&in, v)
 	}
-	c.comparePrefixes(vars)
 	line := c.commandLine()
 	c.addFlags(&in, line)
 	c.findFile(&in, line, vars)
-	c.readWrapper(in, line, vars)
 
 	name := ""
 	opts := []config.Option{config.WithEnvPrefix(prefix), config.WithEnviron(in.environ), config.WithArgs(in.args)}
@@ -127,7 +121,7 @@ func (c *container) readSettings() {
 		c.given = read
 	}
 	if _, p := wrapped(c.spec); p != "" && c.given.HookSlice == 0 {
-		c.given.HookSlice = runconfig.Config{}.WithDefaults().Lifecycle.HookSlice
+		c.given.HookSlice = lifecycle.Off // the default of lifecycle-run
 	}
 	for _, s := range live.Settings() {
 		for _, k := range keys {
@@ -207,34 +201,6 @@ func isOfLifecycle(fault *config.Fault) bool {
 	return strings.HasPrefix(fault.Key, "lifecycle.") && strings.Contains(fault.Problem, "did you mean")
 }
 
-// strayVariable adds a finding when a variable seems to set a key of lifecycle and is not the
-// name of one: config.Load refuses it. Another program may have a variable with the word
-// LIFECYCLE; so the name is nearly a key, or a key has the same prefix.
-func (c *container) strayVariable(v variable, all []variable) {
-	if _, prefix := wrapped(c.spec); prefix != "" && strings.HasPrefix(v.name, prefix) && !strings.HasPrefix(v.name, prefix+"LIFECYCLE_") {
-		return // a key of lifecycle-run's own
-	}
-	own := prefixOf(v.name)
-	rest := v.name[len(own):]
-	if _, isKey := keys[rest]; isKey || !strings.HasPrefix(rest, "LIFECYCLE_") {
-		return
-	}
-	meant := suggest.Nearest(rest, slices.Collect(maps.Keys(keys)))
-	hasKeyBeside := slices.ContainsFunc(all, func(v variable) bool {
-		_, known := keyOfVariable(v.name)
-		return known && prefixOf(v.name) == own
-	})
-	switch {
-	case meant != "":
-		c.delay(v.place, "config-refused", "there is no key "+v.name, "set "+own+meant+": the service does not start with it as it is")
-	case hasKeyBeside:
-		c.delay(v.place, "config-refused", "there is no key "+v.name, "remove it: the service does not start with it")
-	default:
-		return
-	}
-	c.isSenseless = true
-}
-
 // keyOfVariable returns the key that a variable sets, unless that is a secret, which says nothing
 // about a manifest. The name of the service's file, with which the variable begins, may have the
 // word LIFECYCLE too.
@@ -248,43 +214,11 @@ func keyOfVariable(name string) (k key, known bool) {
 // service's file and an underscore, or nothing.
 func prefixOf(name string) string { return name[:max(0, strings.LastIndex("_"+name, "_LIFECYCLE_"))] }
 
-// comparePrefixes adds a finding when variables of lifecycle have more than one prefix: a
-// program has one, and ignores the variables with the others. The prefix of NAME_CONFIG
-// counts, when it names a mounted file with a section lifecycle.
-func (c *container) comparePrefixes(vars []variable) {
-	var first variable
-	var prefix string
-	_, ofRun := wrapped(c.spec)
-	for _, v := range vars {
-		own := strings.TrimSuffix(v.name, "CONFIG")
-		if _, known := keyOfVariable(v.name); known {
-			own = prefixOf(v.name)
-		} else if f := c.fileOf(v); f == nil || !hasSection(*f) {
-			continue
-		}
-		if ofRun != "" && own != ofRun {
-			c.delay(v.place, "two-prefixes", fmt.Sprintf("lifecycle-run reads variables that begin with %s, and ignores %s", ofRun, v.name),
-				"set "+ofRun+strings.TrimPrefix(v.name, own))
-			return
-		}
-		if first.name == "" {
-			first, prefix = v, own
-		}
-		if own != prefix {
-			c.delay(v.place, "two-prefixes",
-				fmt.Sprintf("%s and %s have different prefixes: the program reads one of them and ignores the other", first.name, v.name),
-				"give both the prefix of the program, which is the name of its configuration's file")
-			return
-		}
-	}
-}
-
 // addVariable adds a variable of the container, when it is one of lifecycle: its name ends
 // in LIFECYCLE_ and a key, with any name before it.
-func (c *container) addVariable(in *input, v variable, all []variable) {
+func (c *container) addVariable(in *input, v variable) {
 	k, known := keyOfVariable(v.name)
 	if !known {
-		c.strayVariable(v, all)
 		return
 	}
 	if v.unknown != "" {

@@ -52,9 +52,6 @@ const probe60 = "            failureThreshold: 60\n"
 var mutations = []mutation{
 	{rule: "config-refused", cfg: func(c *lifecycle.Config) { c.HookSlice = 16 * time.Second }, words: []string{"lifecycle.linger + lifecycle.unit_slice + lifecycle.hook_slice is 5s + 5s + 16s = 26s", "20s", "change lifecycle.linger, lifecycle.unit_slice, lifecycle.hook_slice or lifecycle.shutdown_grace"}},
 	{rule: "config-undecided", old: "          image: example/web:1\n", new: "          image: example/web:1\n          envFrom: [{configMapRef: {name: times}}]\n", at: "configMapRef", words: []string{"ConfigMap/times", "not in these files"}},
-	{rule: "two-prefixes", old: "          image: example/web:1\n",
-		new: "          image: example/web:1\n          env:\n            - {name: SERVICE_LIFECYCLE_DRAIN_INTERVAL, value: 5s}\n            - {name: WEB_LIFECYCLE_SHUTDOWN_GRACE, value: 20s}\n",
-		at:  "WEB_LIFECYCLE", words: []string{"SERVICE_LIFECYCLE_DRAIN_INTERVAL and WEB_LIFECYCLE_SHUTDOWN_GRACE", "the prefix of the program"}},
 	{rule: "not-compared", old: clean, new: "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  containers: [{name: redis, image: redis}]\n", cfg: func(c *lifecycle.Config) { *c = lifecycle.Config{} },
 		at: "containers:", words: []string{"--only", "--config"}},
 	{rule: "grace-too-short", old: "PeriodSeconds: 30", new: "PeriodSeconds: 26", at: "terminationGracePeriodSeconds: 26",
@@ -113,10 +110,6 @@ var mutations = []mutation{
 	{rule: "pdb-blocks", old: "  maxUnavailable: 1\n", new: "  maxUnavailable: 0\n", at: "maxUnavailable: 0", words: []string{"maxUnavailable: 1"}},
 	{rule: "pdb-blocks", old: "  maxUnavailable: 1\n", new: "  minAvailable: 3\n", at: "minAvailable: 3", words: []string{"3 of the 3"}},
 	{rule: "pdb-blocks", old: "  maxUnavailable: 1\n", new: "  minAvailable: 67%\n", at: "minAvailable: 67%", words: []string{"3 of the 3"}},
-	{rule: "pdb-twice", old: "---\napiVersion: v1\nkind: Service", at: "selector: {matchExpressions",
-		new: "---\napiVersion: policy/v1\nkind: PodDisruptionBudget\nmetadata: {name: all}\n" +
-			"spec:\n  maxUnavailable: 2\n  selector: {matchExpressions: [{key: app, operator: Exists}]}\n---\napiVersion: v1\nkind: Service",
-		words: []string{"PodDisruptionBudget/web selects the pods of Deployment/web too", "keep one"}},
 	{rule: "replicas-reset", old: "---\napiVersion: v1\nkind: Service", at: "replicas: 3",
 		new: "---\napiVersion: autoscaling/v2\nkind: HorizontalPodAutoscaler\nmetadata: {name: web}\n" +
 			"spec: {minReplicas: 3, maxReplicas: 9, scaleTargetRef: {kind: Deployment, name: web}}\n---\napiVersion: v1\nkind: Service",
@@ -125,31 +118,6 @@ var mutations = []mutation{
 	{rule: "rollout-loses-capacity", old: "maxUnavailable: 0}", new: "maxUnavailable: 34%}", at: "maxUnavailable: 34%", words: []string{"of 3 replicas", "removes 1 before", "maxUnavailable: 0"}},
 	{rule: "rollout-loses-capacity", old: "    type: RollingUpdate\n    rollingUpdate: {maxSurge: 1, maxUnavailable: 0}", new: "    type: RollingUpdate", cfg: nil, at: "strategy", words: []string{"25%", "of 8 replicas"}},
 	{rule: "recreate", old: "    type: RollingUpdate\n    rollingUpdate: {maxSurge: 1, maxUnavailable: 0}", new: "    type: Recreate", at: "type: Recreate", words: []string{"RollingUpdate"}},
-	{rule: "stop-refused", old: "maxSurge: 1, maxUnavailable: 0", new: "maxSurge: 0%, maxUnavailable: 0", at: "rollingUpdate", words: []string{"neither start a pod nor stop one", "maxSurge to 1"}},
-	{rule: "stop-refused", old: "    type: RollingUpdate\n", new: "    type: Recreate\n", at: "rollingUpdate", words: []string{"beside type Recreate"}, besides: []string{"recreate"}},
-	{
-		rule: "stop-refused", old: "          startupProbe:", at: "preStop", cfg: func(c *lifecycle.Config) { c.PreStop = time.Second },
-		new:   "          lifecycle: {preStop: {sleep: {seconds: 1}, httpGet: {path: /bye, port: 8080}}}\n          startupProbe:",
-		words: []string{"2 handlers", "exactly one"}, besides: []string{"prestop-sleep"},
-	},
-	{
-		rule: "stop-refused", old: "          startupProbe:", new: "          lifecycle: {preStop: {}}\n          startupProbe:", at: "preStop",
-		cfg: func(c *lifecycle.Config) { c.PreStop = time.Second }, words: []string{"0 handlers"},
-	},
-	{
-		rule: "stop-refused", old: "            httpGet: {path: /livez, port: health}\n", at: "successThreshold: 2",
-		new: "            httpGet: {path: /livez, port: health}\n            successThreshold: 2\n", words: []string{"the livenessProbe has successThreshold 2"},
-	},
-	{
-		rule: "stop-refused", old: "      containers:\n", at: "readinessProbe: {tcp", words: []string{"init container migrate has readinessProbe", "restartPolicy: Always"},
-		new: "      initContainers:\n        - name: migrate\n          readinessProbe: {tcpSocket: {port: 1}}\n      containers:\n",
-	},
-	{
-		rule: "wrong-port", old: "          startupProbe:", at: "targetPort", cfg: func(c *lifecycle.Config) { *c = lifecycle.Config{} },
-		new: "          command: [/lifecycle-run, '--proxy=http://127.0.0.1:8080', '--addr=:8000', -lifecycle.termination-grace=30s, --, app]\n" +
-			"          startupProbe:",
-		words: []string{"Service/web sends requests to port 8080 of main, past the proxy", "the proxy listens on :8000", "the containerPort of http to 8000"},
-	},
 	{rule: "single-replica", old: "replicas: 3", new: "replicas: 1", at: "replicas: 1", words: []string{"serving"}},
 	{rule: "traffic-local", old: "  selector: {app: web}\n", new: "  selector: {app: web}\n  externalTrafficPolicy: Local\n", at: "externalTrafficPolicy", words: []string{"serving"}},
 	{rule: "traffic-local", old: "  selector: {app: web}\n", new: "  selector: {app: web}\n  internalTrafficPolicy: Local\n", at: "internalTrafficPolicy", words: []string{"clients on it", "serving"}},
@@ -158,18 +126,6 @@ var mutations = []mutation{
 	{
 		rule: "job-policy", old: clean, new: strings.Replace(jobManifest, "spec:\n", "spec:\n"+failurePolicy, 1), at: "FailJob", cfg: func(c *lifecycle.Config) { c.ExitOnSignal = true },
 		words: []string{"rule 1 has the action FailJob", "exits with 143", "values: [130, 143]"},
-	},
-	{
-		rule: "job-policy", old: clean, at: "operator: NotIn", cfg: func(c *lifecycle.Config) { c.ExitOnSignal = true },
-		new: jobManifest + "          restartPolicy: Never\n          restartPolicyRules:\n" +
-			"            - {action: Restart, exitCodes: {operator: In, values: [75]}}\n            - {action: Restart, exitCodes: {operator: NotIn, values: [0, 1]}}\n",
-		words: []string{"rule 2 of restartPolicyRules has the action Restart at exit status 78", "add 78 to its values"},
-	},
-	{
-		rule: "job-policy", old: clean, at: "values: [75, 0]", cfg: func(c *lifecycle.Config) { c.ExitOnSignal = true },
-		new: jobManifest + "          restartPolicy: Never\n          restartPolicyRules:\n" +
-			"            - {action: RestartAllContainers, exitCodes: {operator: In, values: [75, 0]}}\n",
-		words: []string{"RestartAllContainers at exit status 0, with which the work is done", "remove 0 from its values"},
 	},
 	{rule: "nothing-to-vet", old: clean, new: "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: web}\n", at: "", words: []string{"Deployment"}},
 	{rule: "not-rendered", old: "replicas: 3", new: "replicas: {{ .Values.replicas }}", at: "{{", words: []string{"helm template"}},

@@ -19,7 +19,6 @@ func TestConventions(t *testing.T) {
 			all("migrate/fx/...", "go.uber.org/fx"),
 			all("migrate/suture/...", "github.com/thejerf/suture/v4", "./worker"),
 			all("migrate/controllerruntime/...", "sigs.k8s.io/controller-runtime", "k8s.io/api"),
-			all("operator/...", "sigs.k8s.io/controller-runtime", "k8s.io/api"),
 			all("grpc/...", "./grpcdrain", "google.golang.org/grpc", "google.golang.org/grpc/examples"),
 			all("httpnats/...", "github.com/jackc/pgx/v5", "github.com/nats-io/nats.go"),
 			all("."),

@@ -5,8 +5,7 @@
 // variable and a secret by name. Messages flow all the time. One worker is updated;
 // an update of another does not compile and changes nothing; a third one
 // compiles, fails and fills the dead letters, is rolled back, and its
-// dead letters are handled after all. A worker sets a timer with each message, and says
-// so when no other message has come by then. At the end the story looks at the state and
+// dead letters are handled after all. At the end the story looks at the state and
 // the log of a worker, and tries its code with a message that commits nothing.
 //
 //	go run ./examples/hosted
@@ -130,16 +129,6 @@ function handle(message) {
     return JSON.stringify({line: message.text, words, total: 0});
 }
 `
-	// A timer is set with the effects of its message, and each message sets it anew.
-	watch = `
-function handle(message) {
-    if (message.timer === null) {
-        timers.set("silence", 300, message.text);
-        return;
-    }
-    return "silence since " + JSON.stringify(message.text);
-}
-`
 	reportPython = `
 import json
 
@@ -164,7 +153,7 @@ type pipeline struct {
 }
 
 func (p *pipeline) story(ctx context.Context) error {
-	steps := []func(context.Context) error{p.create, p.update, p.broken, p.wrong, p.history, p.silence, p.look}
+	steps := []func(context.Context) error{p.create, p.update, p.broken, p.wrong, p.history, p.look}
 	for _, step := range steps {
 		if err := step(ctx); err != nil {
 			if errors.Is(err, context.Canceled) {
@@ -270,41 +259,6 @@ func (p *pipeline) history(ctx context.Context) error {
 		fmt.Fprintf(p.out, "%s generation %d: %d handled, %d failures, %d dead letters\n", t.Worker, t.Generation, t.Succeeded, t.Failed, t.DeadLetters)
 	}
 	return nil
-}
-
-// silence deploys a worker that says when no line has come for a while.
-func (p *pipeline) silence(ctx context.Context) error {
-	p.say("watch sets a timer with each line, which fires when no other line comes")
-	spec := host.Spec{
-		ID:          "watch",
-		MIMEType:    "text/javascript",
-		Topic:       "text.clean",
-		OutputTopic: "text.silence",
-		Code:        []byte(watch),
-		Rate:        host.Rate{Messages: 100},
-		By:          "the example",
-	}
-	if _, err := p.host.Apply(ctx, spec); err != nil {
-		return err
-	}
-	if err := p.send(ctx, 2, "still", "here"); err != nil {
-		return err
-	}
-	stream, err := p.js.Stream(ctx, "TEXT")
-	if err != nil {
-		return err
-	}
-	return await(ctx, func() (bool, error) {
-		m, err := stream.GetLastMsgForSubject(ctx, "text.silence")
-		if errors.Is(err, jetstream.ErrMsgNotFound) {
-			return false, nil
-		}
-		said := err == nil && strings.Contains(string(m.Data), "here") // a slow machine may be silent after "still" too
-		if said {
-			fmt.Fprintln(p.out, string(m.Data))
-		}
-		return said, err
-	})
 }
 
 // look shows what count has stored and printed, and what a message would cause.

@@ -29,7 +29,7 @@ func TestTheStoryIsTold(t *testing.T) {
 	}
 	for _, want := range []string{
 		"of them in 'three'", "'no more shouting'", "as if nothing had been", "dead letter 1: 'catch 22' after 2 attempts", "2 dead letters redriven",
-		"'fahrenheit 451'", "generation 3: ", "rollback, by ann", "count is as its spec says: 0 differences", "for acme with the token [secret TOKEN]", "a test would write total = ", "silence since \"here\"", "count generation 2: 0 handled, 4 failures, 2 dead letters",
+		"'fahrenheit 451'", "generation 3: ", "rollback, by ann", "count is as its spec says: 0 differences", "for acme with the token [secret TOKEN]", "a test would write total = ", "count generation 2: 0 handled, 4 failures, 2 dead letters",
 	} {
 		// Python and JavaScript quote in their own ways.
 		if !strings.Contains(strings.ReplaceAll(out.String(), "'", `"`), strings.ReplaceAll(want, "'", `"`)) {

@@ -8,8 +8,7 @@
 // the second one connects to it on the loopback.
 //
 // At the end every mission is in a terminal phase, also the missions of the killed process,
-// and the history of one is printed. A hook has entered each of them in the
-// logbook, and a timer has called for a pilot where none came.
+// and the history of one is printed.
 package main
 
 import (
@@ -80,8 +79,7 @@ func main() {
 func run(ctx context.Context, out io.Writer, url string, missions int) (err error) {
 	cfg := broker.Config{
 		Name: "mission", URL: url, Logger: slog.New(slog.DiscardHandler),
-		Buckets: []jetstream.KeyValueConfig{workflow.Bucket("MISSIONS"), workflow.HookBucket("MISSIONS")},
-		Streams: []jetstream.StreamConfig{workflow.Journal("MISSIONS")},
+		Buckets: []jetstream.KeyValueConfig{workflow.Bucket("MISSIONS")},
 	}
 	if url == "" {
 		if cfg.StoreDir, err = os.MkdirTemp("", "mission-"); err != nil {
@@ -97,9 +95,8 @@ func run(ctx context.Context, out io.Writer, url string, missions int) (err erro
 	defer b.Close(context.WithoutCancel(ctx))
 	mgr := workflow.NewManager(b.JetStream(), cfg.Logger)
 	defer mgr.Close()
-	book := &logbook{entries: make(map[string]string)}
 	err = mgr.Register(survey, func() workflow.Participant { return new(Mission) }, phases,
-		workflow.WithDeadline("planning", "aborted", 3*time.Second), workflow.WithJournal(), workflow.WithHook(book.hook()))
+		workflow.WithDeadline("planning", "aborted", 3*time.Second))
 	if err != nil {
 		return err
 	}
@@ -108,12 +105,12 @@ func run(ctx context.Context, out io.Writer, url string, missions int) (err erro
 		_, _ = io.Copy(io.Discard, os.Stdin) // its end says that the missions are planned
 		return fly(ctx, mgr, "wing", func(line string) { fmt.Fprintln(out, line) })
 	}
-	return command(ctx, out, mgr, b.ClientURL(), book, missions)
+	return command(ctx, out, mgr, b.ClientURL(), missions)
 }
 
 // command is the first process: it plans the missions, flies too, and has the
 // second process killed half-way.
-func command(ctx context.Context, out io.Writer, mgr *workflow.Manager, url string, book *logbook, missions int) error {
+func command(ctx context.Context, out io.Writer, mgr *workflow.Manager, url string, missions int) error {
 	fleet := workflow.For[*Mission](mgr, survey)
 	work, done := context.WithCancel(ctx)
 	defer done()
@@ -126,21 +123,17 @@ func command(ctx context.Context, out io.Writer, mgr *workflow.Manager, url stri
 
 	for i := range missions {
 		m := &Mission{ID: fmt.Sprintf("m-%04d", i), State: "planning"}
-		var timers []workflow.WriteOption
 		if i%25 == 0 {
 			m.Pilot = forgotten
-			timers = append(timers, workflow.SetTimer(workflow.Timer{Name: "call", After: time.Second}))
 		}
-		if err := fleet.Create(ctx, m, timers...); err != nil {
+		if err := fleet.Create(ctx, m); err != nil {
 			return err
 		}
 	}
 	fmt.Fprintf(out, "%d missions are planned\n", missions)
 
-	// In a service with several processes: app.Lead("deadlines", lease, mgr.Deadlines), and
-	// the same for mgr.Hooks with a lease of its own.
+	// In a service with several processes: app.Lead("deadlines", lease, mgr.Deadlines).
 	tasks.Go(func() { _ = mgr.Deadlines(work) })
-	tasks.Go(func() { _ = mgr.Hooks(work) })
 	both, began := context.WithCancel(work)
 	tasks.Go(func() {
 		defer began()
@@ -168,62 +161,7 @@ func command(ctx context.Context, out io.Writer, mgr *workflow.Manager, url stri
 		case <-time.After(100 * time.Millisecond):
 		}
 	}
-	if err := report(ctx, out, fleet); err != nil {
-		return err
-	}
-	ended, called, err := book.await(ctx, missions)
-	if err != nil {
-		return err
-	}
-	fmt.Fprintf(out, "the logbook has %d missions, each once, and %d calls for a pilot\n", ended, called)
-	return nil
-}
-
-// logbook is where the hook enters what has happened. It takes the reaction's ID as its
-// idempotency key: a reaction that comes twice is entered once.
-type logbook struct {
-	mu      sync.Mutex
-	entries map[string]string // by the reaction's ID: what it was
-}
-
-func (l *logbook) hook() workflow.Hook {
-	return workflow.Hook{
-		Name: "logbook", On: phases.TerminalPhases(), Timers: []string{"call"}, Replay: true,
-		Do: func(_ context.Context, r workflow.Reaction) error {
-			l.mu.Lock()
-			defer l.mu.Unlock()
-			what := "ended"
-			if r.Timer != "" {
-				what = "called"
-			}
-			l.entries[r.ID] = what
-			return nil
-		},
-	}
-}
-
-// await waits until the logbook has the end of every mission.
-func (l *logbook) await(ctx context.Context, missions int) (ended, called int, err error) {
-	for {
-		l.mu.Lock()
-		ended, called = 0, 0
-		for _, what := range l.entries {
-			if what == "ended" {
-				ended++
-			} else {
-				called++
-			}
-		}
-		l.mu.Unlock()
-		if ended >= missions {
-			return ended, called, nil
-		}
-		select {
-		case <-time.After(20 * time.Millisecond):
-		case <-ctx.Done():
-			return ended, called, fmt.Errorf("the logbook has %d of %d missions: %w", ended, missions, ctx.Err())
-		}
-	}
+	return report(ctx, out, fleet)
 }
 
 // report prints how the missions ended, and the history of one that both

@@ -138,7 +138,6 @@ func (h *handler) Enabled(ctx context.Context, l slog.Level) (on bool) {
 }
 
 func (h *handler) Handle(ctx context.Context, r slog.Record) error {
-	r = bounded(r)
 	if h.q.put(&record{h.to, context.WithoutCancel(ctx), r.Clone()}) {
 		return h.to.Handle(ctx, r)
 	}

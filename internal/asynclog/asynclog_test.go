@@ -184,33 +184,3 @@ func BenchmarkLog(b *testing.B) {
 		log.Info("line", "a", 1)
 	}
 }
-
-// wordy is an error with a long text.
-type wordy int
-
-func (w wordy) Error() string { return strings.Repeat("é", int(w)) }
-
-// shy is an error whose Error panics.
-type shy struct{}
-
-func (shy) Error() string { panic("shy") }
-
-func TestLongTextsAreCut(t *testing.T) {
-	var out bytes.Buffer
-	log, q := asynclog.New(slog.New(slog.NewTextHandler(&out, nil)))
-	log.Error("before", "error", wordy(1<<20), "short", wordy(2), "n", 7)
-	q.Start()
-	long := strings.Repeat("x", 1<<20)
-	log.Error("within", "error", shy{}, slog.Group("g", "reason", long, "ok", true))
-	log.Error(long)
-	q.Close(time.Minute)
-	got := out.String()
-	if len(got) > 3*17<<10 {
-		t.Errorf("3 MiB are %d bytes in the log", len(got))
-	}
-	for _, want := range []string{"é… (2097152 bytes)\" short=éé n=7", "x… (1048576 bytes)\" g.ok=true", "x… (1048576 bytes)\"\n"} {
-		if !strings.Contains(got, want) {
-			t.Errorf("no %q in the log", want)
-		}
-	}
-}

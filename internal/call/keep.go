@@ -13,8 +13,8 @@ import (
 )
 
 // maxText bounds the text of an error that the library keeps, in bytes. A longer text is cut,
-// and ends with the length that it had.
-const maxText = 1 << 20
+// and ends with the length that it had. Container runtimes split lines of a log that are longer.
+const maxText = 16 << 10
 
 // kept is a foreign error behind the text that it had at the door.
 type kept struct {

@@ -111,13 +111,6 @@ func key(f reflect.StructField) string {
 	return name
 }
 
-// Key is one key of a document.
-type Key struct {
-	Path   string // such as "upstreams[1].addr"
-	Offset int64  // of its last byte
-	Count  int    // of the keys that its section has so far
-}
-
 // Error is a fault at one place of a document.
 type Error struct {
 	Offset int64 // the bytes before the fault
@@ -129,14 +122,15 @@ func (e *Error) Error() string { return e.text }
 // Parse reads a JSON document. It refuses a key that occurs twice in a section, which
 // encoding/json accepts, with an [*Error]; other errors come from encoding/json. A whole
 // number has all its digits: it is an int64, or a uint64 when it is larger. Other numbers
-// are a float64. visit may be nil; Parse calls it for each key.
-func Parse(text []byte, visit func(Key)) (any, error) {
+// are a float64. visit may be nil; Parse calls it for each key,
+// with its path such as "upstreams[1].addr" and the offset of its last byte.
+func Parse(text []byte, visit func(key string, end int64)) (any, error) {
 	var whole json.RawMessage // its decoder refuses what is not JSON, and what is nested too deeply
 	if err := json.Unmarshal(text, &whole); err != nil {
 		return nil, err
 	}
 	if visit == nil {
-		visit = func(Key) {}
+		visit = func(string, int64) {}
 	}
 	dec := json.NewDecoder(bytes.NewReader(text))
 	dec.UseNumber()
@@ -144,7 +138,7 @@ func Parse(text []byte, visit func(Key)) (any, error) {
 }
 
 // parse reads the next value, which is below path.
-func parse(dec *json.Decoder, path string, visit func(Key)) (any, error) {
+func parse(dec *json.Decoder, path string, visit func(key string, end int64)) (any, error) {
 	next, err := dec.Token()
 	if err != nil {
 		return nil, err
@@ -176,7 +170,7 @@ func parse(dec *json.Decoder, path string, visit func(Key)) (any, error) {
 			if _, twice := section[key]; twice {
 				return nil, &Error{dec.InputOffset() - 1, fmt.Sprintf("the key %q occurs twice", below)}
 			}
-			visit(Key{below, dec.InputOffset() - 1, len(section) + 1})
+			visit(below, dec.InputOffset()-1)
 			if section[key], err = parse(dec, below, visit); err != nil {
 				return nil, err
 			}

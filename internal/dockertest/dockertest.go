@@ -5,17 +5,12 @@
 package dockertest
 
 import (
-	"archive/tar"
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"maps"
-	"net"
-	"net/http"
-	"net/url"
 	"os"
-	"slices"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -64,88 +59,43 @@ func (e *Engine) Host() string { return "unix://" + e.socket() }
 // by their path in the image. Each further argument is a line of a Dockerfile,
 // such as STOPSIGNAL SIGQUIT. Build pulls nothing.
 func (e *Engine) Build(ctx context.Context, image string, files map[string]string, lines ...string) error {
-	body, write := io.Pipe()
-	defer func() { _ = body.Close() }()
-	go func() { _ = write.CloseWithError(pack(write, files, lines)) }()
-	resp, err := e.post(ctx, "/build?"+url.Values{"t": {image}, "rm": {"1"}}.Encode(), body)
+	dir, err := os.MkdirTemp("", "image")
 	if err != nil {
-		return fmt.Errorf("build image %s: %w", image, err)
+		return err
 	}
-	defer func() { _ = resp.Body.Close() }()
-	text, err := io.ReadAll(resp.Body) // the stream reports a failure half-way
-	if err != nil || resp.StatusCode != http.StatusOK || strings.Contains(string(text), `"error"`) {
-		return fmt.Errorf("build image %s: %s: %s", image, resp.Status, text)
-	}
-	return nil
-}
-
-// pack writes the context of a build.
-func pack(to io.Writer, files map[string]string, lines []string) error {
-	w := tar.NewWriter(to)
-	recipe := "FROM scratch\n"
-	for i, name := range slices.Sorted(maps.Keys(files)) {
-		part := fmt.Sprintf("file%d", i)
-		if err := packFile(w, part, files[name]); err != nil {
+	defer func() { _ = os.RemoveAll(dir) }()
+	for name, from := range files {
+		content, err := os.ReadFile(from)
+		if err != nil {
 			return err
 		}
-		recipe += fmt.Sprintf("COPY %s %s\n", part, name)
+		to := filepath.Join(dir, "root", name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(to), 0o755), os.WriteFile(to, content, 0o755)); err != nil {
+			return err
+		}
 	}
-	recipe += strings.Join(lines, "\n") + "\n"
-	if err := w.WriteHeader(&tar.Header{Name: "Dockerfile", Mode: 0o644, Size: int64(len(recipe))}); err != nil {
+	recipe := "FROM scratch\nCOPY root /\n" + strings.Join(lines, "\n") + "\n"
+	if err := os.WriteFile(filepath.Join(dir, "Dockerfile"), []byte(recipe), 0o644); err != nil {
 		return err
 	}
-	if _, err := io.WriteString(w, recipe); err != nil {
-		return err
-	}
-	return w.Close()
+	return e.docker(ctx, "build", "--tag", image, dir)
 }
 
-func packFile(w *tar.Writer, name, from string) error {
-	f, err := os.Open(from)
-	if err != nil {
-		return err
+// docker runs Docker's own client.
+func (e *Engine) docker(ctx context.Context, args ...string) error {
+	cmd := exec.CommandContext(ctx, "docker", args...)
+	cmd.Env = append(os.Environ(), "DOCKER_HOST="+e.Host(), "DOCKER_CONFIG=/nonexistent", "DOCKER_BUILDKIT=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("docker %s: %w\n%s", strings.Join(args, " "), err, out)
 	}
-	defer func() { _ = f.Close() }()
-	info, err := f.Stat()
-	if err != nil {
-		return err
-	}
-	if err := w.WriteHeader(&tar.Header{Name: name, Mode: 0o755, Size: info.Size(), ModTime: info.ModTime()}); err != nil {
-		return err
-	}
-	_, err = io.Copy(w, f)
-	return err
-}
-
-// post sends a request to the engine without a client library, because this
-// package imports only the standard library.
-func (e *Engine) post(ctx context.Context, target string, body io.Reader) (*http.Response, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://docker"+target, body)
-	if err != nil {
-		return nil, err
-	}
-	req.Header.Set("Content-Type", "application/x-tar")
-	return e.http().Do(req)
-}
-
-func (e *Engine) http() *http.Client {
-	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "unix", e.socket())
-	}}}
+	return nil
 }
 
 // ready waits until the engine answers.
 func (e *Engine) ready(ctx context.Context, ended <-chan struct{}) error {
 	for {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://docker/_ping", nil)
-		if err != nil {
-			return err
-		}
-		if resp, err := e.http().Do(req); err == nil {
-			_ = resp.Body.Close()
-			if resp.StatusCode == http.StatusOK {
-				return nil
-			}
+		if e.docker(ctx, "version") == nil {
+			return nil
 		}
 		select {
 		case <-ended:

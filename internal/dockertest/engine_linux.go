@@ -40,7 +40,7 @@ func Start(args ...string) (*Engine, error) {
 	if os.Geteuid() != 0 {
 		return nil, fmt.Errorf("%w: it needs root", ErrUnavailable)
 	}
-	for _, program := range []string{"dockerd", "containerd", "runc"} {
+	for _, program := range []string{"docker", "dockerd", "containerd", "runc"} {
 		if _, err := exec.LookPath(program); err != nil {
 			return nil, fmt.Errorf("%w: there is no %s in PATH: install docker.io", ErrUnavailable, program)
 		}

@@ -93,13 +93,8 @@ func (r *release) checks(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if last != "" {
-		if semver.Compare(r.version, last) <= 0 {
-			return fmt.Errorf("%s is not newer than %s, the last release", r.version, last)
-		}
-		if err := r.compatible(ctx, last); err != nil {
-			return err
-		}
+	if semver.Compare(r.version, last) <= 0 {
+		return fmt.Errorf("%s is not newer than %s, the last release", r.version, last)
 	}
 	return command(ctx, r.dir, nil, "make", "--no-print-directory", "alone")
 }

@@ -1,6 +1,5 @@
 // Command clientdoc writes the tables of docs/reference/clients.md, which is written by hand around
-// them, from docs/reference/clients.json, the results that "make clients" has measured. causes.go says
-// why requests were lost, and what their sender can set.
+// them, from docs/reference/clients.json, the results that "make clients" has measured.
 package main
 
 import (
@@ -43,7 +42,6 @@ func run(args []string) error {
 var tables = map[string]func(clients.Results) string{
 	"clients": clientTable,
 	"proxies": proxyTable,
-	"causes":  causeTable,
 	"missing": missingList,
 }
 
@@ -185,47 +183,6 @@ func thousands(n int) string {
 		return strconv.Itoa(n)
 	}
 	return fmt.Sprintf("%s,%03d", thousands(n/1000), n%1000)
-}
-
-// causeTable has a row for each cause of a loss, in the order of causes.
-func causeTable(rs clients.Results) string {
-	type found struct {
-		who         []string
-		ours, sleep int
-	}
-	all := make([]found, len(causes)+1) // the last one is for what no cause explains
-	for _, r := range rs {
-		who := r.Client
-		if r.Proxy {
-			who = r.Scenario
-		}
-		if r.Lost == 0 { // what a proxy answered when the servers refused its connections is not a loss
-			continue
-		}
-		for text, n := range r.Errors {
-			f := &all[causeOf(who, text)]
-			if !slices.Contains(f.who, who) {
-				f.who = append(f.who, who)
-			}
-			if r.Server == clients.Ours {
-				f.ours += n
-			} else {
-				f.sleep += n
-			}
-		}
-	}
-	var rows [][]string
-	for i, f := range all {
-		if len(f.who) == 0 {
-			continue
-		}
-		c := cause{why: "not found out"}
-		if i < len(causes) {
-			c = causes[i]
-		}
-		rows = append(rows, []string{strings.Join(f.who, ", "), numbers(f.ours, f.sleep), c.why, c.set})
-	}
-	return pages.Table([]string{"who", "lost", "why", "what its user can set"}, rows)
 }
 
 // missingList names what was not measured.
