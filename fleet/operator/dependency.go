@@ -55,9 +55,7 @@ func (d *dependencies) run(ctx context.Context) {
 	if len(d.list) == 0 {
 		return
 	}
-	look := time.NewTicker(lookEvery)
-	defer look.Stop()
-	for {
+	every(ctx, lookEvery, func() {
 		for _, dep := range d.list {
 			within, cancel := context.WithTimeout(ctx, lookTime)
 			begun := time.Now()
@@ -68,10 +66,19 @@ func (d *dependencies) run(ctx context.Context) {
 			}
 			d.note(dep.Name, begun, err)
 		}
+	})
+}
+
+// every calls do at once and then at regular times, until ctx ends.
+func every(ctx context.Context, pause time.Duration, do func()) {
+	tick := time.NewTicker(pause)
+	defer tick.Stop()
+	for {
+		do()
 		select {
 		case <-ctx.Done():
 			return
-		case <-look.C:
+		case <-tick.C:
 		}
 	}
 }

@@ -200,14 +200,6 @@ func (s *Server) resolve(ctx context.Context, c *request) error {
 	return nil
 }
 
-// permitted returns an error unless the caller may do an action at the object that resolve found.
-func (s *Server) permitted(c *request) error {
-	if c.scope == scopeParts || c.who.Role.atLeast(needs[c.action]) {
-		return nil
-	}
-	return s.permit(c.who, c.action, c.at)
-}
-
 // permit returns an error unless the caller may do the action at an object. A caller that does
 // not see the object gets the same error as when there is none.
 func (s *Server) permit(who Principal, action string, x object) error {
@@ -277,7 +269,7 @@ func (s *Server) may(ctx context.Context, action, of string) bool {
 	if of == "" {
 		c.scope = scopeFleet
 	}
-	return s.resolve(ctx, c) == nil && s.permitted(c) == nil
+	return s.resolve(ctx, c) == nil && s.permit(who, action, c.at) == nil
 }
 
 // mayApply returns an error unless the caller may apply a spec. The caller needs the role at the
