@@ -140,7 +140,7 @@ func TestConventions(t *testing.T) {
 				Never:  []string{nats, server},
 			},
 			{Path: "operator/internal/httpcode", Imports: []string{connect}, Brings: []string{"..."}, Never: []string{nats, server}},
-			{Path: "operator/internal/...", Imports: []string{"./worker", "./fleet/internal/stream"}, Never: []string{nats, server}},
+			{Path: "operator/internal/...", Imports: []string{"./worker", "./fleet/internal/stream", "github.com/google/btree"}, Never: []string{nats, server}},
 			{
 				Path: "operator/metrics",
 				Imports: []string{
@@ -155,7 +155,7 @@ func TestConventions(t *testing.T) {
 				"./fleet/internal/diagnosis", "./fleet/internal/eventlog", "./fleet/internal/stream",
 				"./fleet/operator/...", nats, connect, proto, rpc,
 				"connectrpc.com/vanguard", "connectrpc.com/grpchealth", "connectrpc.com/grpcreflect", "golang.org/x/time",
-				"github.com/coreos/go-oidc/v3", "github.com/go-jose/go-jose/v4", "golang.org/x/oauth2", "github.com/rogpeppe/go-internal/diff",
+				"github.com/coreos/go-oidc/v3", "golang.org/x/oauth2", "golang.org/x/sync", "github.com/rogpeppe/go-internal/diff",
 			}, Brings: []string{"..."}},
 			{Path: "cmd/engine", Imports: []string{"./fleet/host/engine/..."}, Brings: []string{"..."}, Never: []string{nats, server}},
 			{
