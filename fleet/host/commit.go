@@ -97,10 +97,12 @@ func (p *partition) write(progress bool) error {
 		if e == nil {
 			return nil
 		}
+		began := time.Now()
 		if err := p.log.append(p.ctx, e); err != nil {
 			p.fail(err, batch)
 			return err
 		}
+		p.confirmed.Store(&began)
 		p.cache.commit(e.Values, e.last)
 		for _, o := range p.committed(e, batch) {
 			p.relay.add(o)
@@ -119,12 +121,15 @@ func (p *partition) write(progress bool) error {
 // committed notes that an entry is in the log, and returns its outputs. Only then its messages
 // are done.
 func (p *partition) committed(e *entry, batch []*step) []*output {
+	if len(e.Outputs) > 0 {
+		e.at = p.host.states.now(p.ctx)
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.known.learn(batch)
 	outputs := e.Outputs
 	for i, o := range outputs {
-		o.number = e.Known.Next + uint64(i)
+		o.number, o.since = e.Known.Next+uint64(i), e.at
 		o.id = p.log.outputID(p.fence, o.number)
 	}
 	p.known.Next = e.Known.Next + uint64(len(outputs))

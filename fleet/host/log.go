@@ -58,8 +58,9 @@ type entry struct {
 	Values  []stateWrite `json:"values,omitempty"`
 	Outputs []*output    `json:"outputs,omitempty"` // numbered from Known.Next on
 
-	upTo        uint64 // number up to which outputs must be sent before it may be removed
-	first, last uint64 // sequences of its messages, once it is stored
+	upTo        uint64    // number up to which outputs must be sent before it may be removed
+	first, last uint64    // sequences of its messages, once it is stored
+	at          time.Time // when it was stored, by the server's clock
 }
 
 // known is what a slot knows about its messages.
@@ -104,11 +105,14 @@ type output struct {
 	Header map[string][]string `json:"header,omitempty"`
 	Data   []byte              `json:"data,omitempty"`
 
-	number   uint64
-	id       string
-	size     int64     // bytes that it counts for in the budget
-	refused  time.Time // when the server first refused it
-	attempts int       // how often the server refused it
+	number uint64
+	id     string
+	size   int64     // bytes that it counts for in the budget
+	since  time.Time // when it was committed, by the server's clock
+
+	maybeSent bool      // an earlier holder, or an attempt without an answer, may have published it
+	refused   time.Time // when the server first refused it
+	attempts  int       // how often the server refused it
 }
 
 // open claims the log with the fencing token that it has, or with the next one after that of the log when
@@ -168,7 +172,7 @@ func (l *slotLog) read(ctx context.Context, last uint64) ([]*entry, error) {
 		if err := json.Unmarshal(parts, e); err != nil {
 			return nil, fmt.Errorf("the log's entry %d: %w", m.Sequence, err)
 		}
-		e.last = m.Sequence
+		e.last, e.at = m.Sequence, m.Time
 		all = append(all, e)
 		e, parts, have = new(entry), nil, 0
 	}
@@ -206,7 +210,7 @@ func (l *slotLog) unsent(entries []*entry) ([]*output, known) {
 			k = *e.Known
 		}
 		for i, o := range e.Outputs {
-			o.number = k.Next + uint64(i)
+			o.number, o.since, o.maybeSent = k.Next+uint64(i), e.at, true
 			o.id = l.outputID(e.Fence, o.number)
 			all = append(all, o)
 		}

@@ -52,18 +52,19 @@ func (r *rig) far() []string {
 	}
 }
 
-// TestOutputsWithoutAnAnswer checks that outputs whose answers were lost are not
-// published twice within the duplicate window of their stream: neither by the same host
-// nor by the next one. It also checks that outputs wait for a stream that is away.
-func TestOutputsWithoutAnAnswer(t *testing.T) {
-	const wait = 200 * time.Millisecond
+// TestOutputsBeyondTheWindow checks that outputs whose answers were lost are not
+// published twice, although the stream of their topic has forgotten their ids: neither
+// by the same host nor by the next one. It also checks that outputs wait for a stream
+// that is away.
+func TestOutputsBeyondTheWindow(t *testing.T) {
+	const window = 200 * time.Millisecond
 	r := newRig(t)
-	farStream := jetstream.StreamConfig{Name: "FAR", Subjects: []string{"far.>"}, Replicas: r.replicas}
+	farStream := jetstream.StreamConfig{Name: "FAR", Subjects: []string{"far.>"}, Duplicates: window, Replicas: r.replicas}
 	_, err := r.js.CreateStream(t.Context(), farStream)
 	must(t, err)
 	lossy := &forgetful{JetStream: r.js}
 	r.js = lossy
-	r.tune = func(c *host.Config) { c.RetryBase, c.RetryMax = wait, wait }
+	r.tune = func(c *host.Config) { c.RetryBase, c.RetryMax = 2*window, 2*window }
 	req := r.native("w", func(_ context.Context, m *engine.Message, _ engine.State) ([]engine.Output, error) {
 		return text(fmt.Sprint(string(m.Data), " ", m.Attempt)), nil
 	})
@@ -90,6 +91,7 @@ func TestOutputsWithoutAnAnswer(t *testing.T) {
 	r.eventually("the output is there", func() bool { return len(r.far()) >= 3 })
 	r.stop(h) // it does not know that c was published
 	lossy.set.Store(false)
+	time.Sleep(window) // the stream forgets the id
 	r.start("b")
 	expect("d")
 	r.eventually("the next one is there", func() bool { return len(r.far()) >= 4 })
@@ -104,7 +106,7 @@ func TestOutputsWithoutAnAnswer(t *testing.T) {
 		must(t, err)
 		return c.CachedInfo().NumPending == 0 && c.CachedInfo().NumAckPending == 0
 	})
-	time.Sleep(2 * wait)
+	time.Sleep(2 * window)
 	_, err = r.js.CreateStream(t.Context(), farStream)
 	must(t, err)
 	r.eventually("they are published once the stream is back", func() bool { return len(r.far()) >= 2 })

@@ -20,13 +20,14 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/models"
 )
 
-// logged is an entry of a slot's log: what it is, of which messages.
+// logged is an entry of a slot's log, or an output: what it is, of which messages.
 type logged struct {
 	what     string
 	messages []int
+	at       time.Time
 }
 
-// While hosts are killed, stalled past their lease and replaced, the log of a slot goes along the model.
+// While hosts are killed, stalled past their lease and replaced, the log of a slot and its outputs go along the models.
 func TestHostsConformToTheModels(t *testing.T) {
 	if testing.Short() && os.Getenv("MODELS") == "" {
 		t.Skip("it kills and stalls hosts for 20 seconds: make models runs it, and the long tests")
@@ -41,15 +42,19 @@ func TestHostsConformToTheModels(t *testing.T) {
 	create(t, h, host.Spec{ID: "a", Topic: "work.a", OutputTopic: "out.a", Code: []byte(chaosCode)})
 
 	var mu sync.Mutex
-	var log []logged
-	outputs := 0
-	follow := func(stream, subject string, note func(jetstream.Msg)) {
+	var log, outputs []logged
+	follow := func(stream, subject string, note func(jetstream.Msg, *jetstream.MsgMetadata)) {
 		c, err := r.js.OrderedConsumer(t.Context(), stream, jetstream.OrderedConsumerConfig{FilterSubjects: []string{subject}})
 		must(t, err)
 		cc, err := c.Consume(func(m jetstream.Msg) {
+			meta, err := m.Metadata()
+			if err != nil {
+				t.Error(err)
+				return
+			}
 			mu.Lock()
 			defer mu.Unlock()
-			note(m)
+			note(m, meta)
 		})
 		must(t, err)
 		t.Cleanup(func() { cc.Stop(); <-cc.Closed() })
@@ -62,7 +67,7 @@ func TestHostsConformToTheModels(t *testing.T) {
 		}
 		return n
 	}
-	follow("HOST_LOG", "$host.log.w-a", func(m jetstream.Msg) {
+	follow("HOST_LOG", "$host.log.w-a", func(m jetstream.Msg, meta *jetstream.MsgMetadata) {
 		var e struct {
 			Host    string
 			Outputs []struct{ Data []byte }
@@ -70,7 +75,7 @@ func TestHostsConformToTheModels(t *testing.T) {
 		if err := json.Unmarshal(m.Data(), &e); err != nil {
 			t.Errorf("the entry %s: %v", m.Data(), err)
 		}
-		entry := logged{what: "commits"}
+		entry := logged{what: "commits", at: meta.Timestamp}
 		if e.Host != "" {
 			entry.what = "claims"
 		}
@@ -79,8 +84,8 @@ func TestHostsConformToTheModels(t *testing.T) {
 		}
 		log = append(log, entry)
 	})
-	follow("WORK", "out.a", func(jetstream.Msg) {
-		outputs++
+	follow("WORK", "out.a", func(m jetstream.Msg, meta *jetstream.MsgMetadata) {
+		outputs = append(outputs, logged{"publishes", []int{number(m.Data())}, meta.Timestamp})
 	})
 
 	file, err := os.Create(filepath.Join(t.TempDir(), "hosts.log"))
@@ -124,14 +129,20 @@ func TestHostsConformToTheModels(t *testing.T) {
 	}
 	close(over)
 	load.Wait()
-	r.eventually("every message has its output", func() bool { mu.Lock(); defer mu.Unlock(); return outputs >= sent })
+	r.eventually("every message has its output", func() bool { mu.Lock(); defer mu.Unlock(); return len(outputs) >= sent })
 	mu.Lock()
 	defer mu.Unlock()
-	var records [][]models.Event
-	for i := range sent - 1 {
-		records = append(records, recordOf(log, i, i+1))
+	var hostRecords, relayRecords [][]models.Event
+	all := append(slices.Clone(log), outputs...)
+	slices.SortStableFunc(all, func(a, b logged) int { return a.at.Compare(b.at) })
+	for i := range sent {
+		if i < sent-1 {
+			hostRecords = append(hostRecords, recordOf(log, i, i+1))
+		}
+		relayRecords = append(relayRecords, recordOf(all, i))
 	}
-	models.Conform(t, "host", records)
+	models.Conform(t, "host", hostRecords)
+	models.Conform(t, "relay", relayRecords)
 }
 
 // recordOf returns a record of the size of the models: what concerns these messages of all. Of claims without anything in

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"maps"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/pleme-io/lifecycle-go/fleet/internal/lanes"
 	"github.com/pleme-io/lifecycle-go/fsm"
@@ -33,6 +35,8 @@ type partition struct {
 	quit   chan struct{} // closed to end commits once everything is written
 	ended  chan struct{} // closed when commits has ended for good
 	failed func(error)   // called when another host has the slot, perhaps more than once
+
+	confirmed atomic.Pointer[time.Time] // when the newest successful write to the log began
 
 	mu         sync.Mutex // guards everything below
 	known      known
@@ -101,6 +105,8 @@ func (h *Host) claim(
 		ended:  make(chan struct{}),
 		active: true, // until the log is read
 	}
+	began := time.Now()
+	p.confirmed.Store(&began)
 	p.entries, err = p.log.open(ctx, h.cfg.HostID)
 	if err != nil {
 		return nil, fmt.Errorf("slot %s: %w", slot, err)
@@ -110,7 +116,7 @@ func (h *Host) claim(
 	p.cache = newStateCache(h.states, slot, fence)
 	p.timers = newTimers(h.states, slot, members)
 	p.cache.chain.blocked = p.log.blocked
-	p.relay = newRelay(h, memory, p.sent)
+	p.relay = newRelay(h, memory, p.sent, p.holds)
 	if err := p.replay(ctx, source); err != nil {
 		p.cancel()
 		p.relay.stop()
@@ -171,6 +177,20 @@ func (p *partition) replay(ctx context.Context, source string) error {
 	p.unsaved = len(p.entries) > 1
 	for _, o := range outputs {
 		p.relay.add(o) // from here on the relay calls sent
+	}
+	return nil
+}
+
+// holds returns nil when this host had the slot less than holdFor ago, by its own clock. When
+// the newest write is older than half of that, holds writes to the log to find out.
+func (p *partition) holds(ctx context.Context) error {
+	if time.Since(*p.confirmed.Load()) > holdFor/2 {
+		if err := p.commit(ctx, &step{}); err != nil {
+			return err
+		}
+	}
+	if since := time.Since(*p.confirmed.Load()); since > holdFor {
+		return fmt.Errorf("the log of the slot answers slowly: %v", since)
 	}
 	return nil
 }

@@ -18,7 +18,7 @@ import (
 )
 
 // protocols are the models, in the order of the page.
-var protocols = []string{"stop", "goodbye", "lease", "host", "workflow", "hook", "backup", "suspend", "handover", "upgrade"}
+var protocols = []string{"stop", "goodbye", "lease", "host", "relay", "workflow", "hook", "backup", "suspend", "handover", "upgrade"}
 
 var (
 	mutantName = regexp.MustCompile(`(?m)^#if(?:n?def) MUTANT_(\w+) +/\* (.+?) \*/`)

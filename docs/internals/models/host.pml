@@ -2,7 +2,7 @@
  *
  * The code, in fleet/host: partition.go (claim, replay, stage, holds), chain.go (append, outcome), log.go (open, read, trim),
  * commit.go (next, write, tidy, superfluous), state_cache.go (flush), feed.go (reset, enqueue, arrivals), admit.go (handleOne),
- * run.go (giveUp), ack.go (done, storeDeadLetter). The stream of an output's topic drops a repetition.
+ * run.go (giveUp), ack.go (done, storeDeadLetter). relay.pml has what is behind it: that an output is published once.
  *
  * Size: two hosts that claim the slot once each or one of them twice, two messages with one key, each of which raises a counter
  * and has an output; the first may be rejected. A host may be killed, or stand still for any time, before each of its steps. A
@@ -189,7 +189,7 @@ stay:	skip }
 	:: atomic { state[me] == running && own && !waits && !flushing && flushed == committed && !unsent -> /* log.go, trim */
 		counter = (counterAt < last -> 0 : counter); counterAt = (counterAt < last -> 0 : counterAt);
 		outAt[1] = (outAt[1] < last -> 0 : outAt[1]); outAt[2] = (outAt[2] < last -> 0 : outAt[2]) }
-	:: atomic { state[me] == running && unsent -> sent = sent | unsent; unsent = 0 }
+	:: atomic { state[me] == running && unsent -> sent = sent | unsent; unsent = 0 } /* relay.pml */
 	od
 }
 

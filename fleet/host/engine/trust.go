@@ -14,6 +14,16 @@ type Preparer interface {
 	Prepare(ctx context.Context) error
 }
 
+// Forerunner is a [Program] that may handle messages before the host asks for them, as
+// a processor runs instructions ahead. The next call of Handle calls next, unless the
+// program is ahead already. next returns the messages that the host will ask for after
+// that one, in this order, unless something comes between. A message that needs state
+// waits for it: the host gives the state when it calls Handle for that message. The host
+// may ask for other messages instead; then what the program has done ahead is dropped.
+type Forerunner interface {
+	Ahead(next func() []*Message)
+}
+
 // LateLoader is an [Engine] that can make a program without loading its code. The
 // first [Preparer.Prepare] loads the code.
 type LateLoader interface {

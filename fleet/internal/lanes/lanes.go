@@ -149,6 +149,22 @@ func (q *Queue[T]) Next(ctx context.Context) (*Task[T], error) {
 	}
 }
 
+// Behind returns the values of up to n tasks that wait behind a task, in order. They come next:
+// it returns none while another key has a task that is due.
+func (q *Queue[T]) Behind(t *Task[T], n int) []T {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	l := q.lanes[t.Key]
+	if q.closed || l == nil || len(q.due) > 0 { // other lanes come first
+		return nil
+	}
+	var values []T
+	for _, behind := range l.tasks[1:min(len(l.tasks), 1+n)] {
+		values = append(values, behind.Value)
+	}
+	return values
+}
+
 // Done ends a task. The next task of its key is due.
 func (q *Queue[T]) Done(t *Task[T]) {
 	q.mu.Lock()

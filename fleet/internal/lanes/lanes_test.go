@@ -210,6 +210,33 @@ func TestStop(t *testing.T) {
 	})
 }
 
+// Behind shows what comes next in a lane, and nothing while other lanes come first.
+func TestBehind(t *testing.T) {
+	q := lanes.New[int]()
+	defer q.Close()
+	for i := range 4 {
+		if err := q.Add("a", i, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	first, err := q.Next(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := q.Behind(first, 2); !slices.Equal(got, []int{1, 2}) {
+		t.Errorf("behind the first: %v", got)
+	}
+	if got := q.Behind(first, 10); !slices.Equal(got, []int{1, 2, 3}) {
+		t.Errorf("all behind the first: %v", got)
+	}
+	if err := q.Add("b", 9, 0); err != nil {
+		t.Fatal(err)
+	}
+	if got := q.Behind(first, 10); got != nil {
+		t.Errorf("with another lane: %v", got)
+	}
+}
+
 // TestDue checks which keys have something to hand out, and that a task that fails after
 // Close is its caller's.
 func TestDue(t *testing.T) {

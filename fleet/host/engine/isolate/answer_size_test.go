@@ -14,12 +14,12 @@ import (
 // larger is code that gives the host more than its limits allow, past the checks of the runner
 // in its own process.
 var larger = map[string]string{
-	"an answer":   "import __main__\n__main__.plain = lambda v, level=0: v\n__main__.limit_output = 1 << 60\nreturn 'x' * (32 << 20)",
-	"many values": "import __main__\n__main__.plain = lambda v, level=0: v\n__main__.limit_output = 1 << 60\nreturn [{}] * 500000",
-	"parts":       "import __main__\nfor i in range(40):\n    __main__.query.send({'print': 'x' * (1 << 20)})\n__main__.query.send({'print': 'x' * (32 << 20)})",
-	"a part":      "import __main__\n__main__.query.send({'print': 'x', 'more': [{}] * 500000})",
-	"a value":     "import __main__\n__main__.limit_call = 1 << 60\nstate.put('k', b'x' * (24 << 20))",
-	"a header":    "import __main__\n__main__.ask('fetch', {'request': {'url': 'http://x', 'headers': {str(i): [] for i in range(100000)}}})",
+	"an answer":       "import __main__\n__main__.plain = lambda v, level=0: v\n__main__.limit_output = 1 << 60\nreturn 'x' * (32 << 20)",
+	"many values":     "import __main__\n__main__.plain = lambda v, level=0: v\n__main__.limit_output = 1 << 60\nreturn [{}] * 500000",
+	"parts":           "import __main__\nfor i in range(40):\n    __main__.query.send({'print': 'x' * (1 << 20)})\n__main__.query.send({'print': 'x' * (32 << 20)})",
+	"an answer ahead": "import __main__\n__main__.query.send({'answer': {'outputs': [{}] * 500000}})",
+	"a value":         "import __main__\n__main__.limit_call = 1 << 60\nstate.put('k', b'x' * (24 << 20))",
+	"a header":        "import __main__\n__main__.ask('fetch', {'request': {'url': 'http://x', 'headers': {str(i): [] for i in range(100000)}}})",
 }
 
 // A host reads and decodes what a child sends only within the limits of its worker. So an answer

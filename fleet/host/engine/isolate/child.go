@@ -70,12 +70,21 @@ func (r *runner) answer(ctx context.Context, q *child.Query) (any, error) {
 	case r.program == nil:
 		return answer{Empty: true}, nil
 	}
-	return r.handle(ctx, q, question.Handle), nil
+	for i := range question.Handle {
+		a, err := r.handle(ctx, q, i, &question.Handle[i])
+		if err != nil || i == len(question.Handle)-1 {
+			return a, nil //nolint:nilerr // the answer says it
+		}
+		if err := q.Send(part{Answer: &a}); err != nil {
+			return nil, err
+		}
+	}
+	return answer{}, nil
 }
 
-func (r *runner) handle(ctx context.Context, q *child.Query, m *message) answer {
+func (r *runner) handle(ctx context.Context, q *child.Query, i int, m *message) (answer, error) {
 	m.Message.Timer = m.Timer.fired()
-	outputs, err := r.program.Handle(ctx, m.Message, remote{q, r.maxCall})
+	outputs, err := r.program.Handle(ctx, m.Message, remote{q, i, r.maxCall})
 	if err == nil {
 		err = r.limits.Check(outputs) // the host reads no answer that is larger
 	}
@@ -83,7 +92,7 @@ func (r *runner) handle(ctx context.Context, q *child.Query, m *message) answer 
 	if !errors.Is(err, engine.ErrLimit) { // otherwise the outputs may be larger than the connection takes
 		a.Outputs = outputs
 	}
-	return a
+	return a, err
 }
 
 func (r *runner) load(ctx context.Context, l *load, code []byte) answer {
@@ -98,7 +107,7 @@ func (r *runner) load(ctx context.Context, l *load, code []byte) answer {
 		Limits:     l.Limits,
 		Disposable: true,
 		Env:        l.Env,
-		Log:        func(line string) { _ = r.out.Send(part{line}) },
+		Log:        func(line string) { _ = r.out.Send(part{Print: &line}) },
 	})
 	return answered(err)
 }
@@ -135,6 +144,7 @@ func unwrapBad(err error) string {
 // remote is the state of the message in progress, which the host keeps.
 type remote struct {
 	query   *child.Query
+	index   int
 	maxCall int64 // bytes of a value
 }
 
@@ -153,6 +163,7 @@ func (s remote) ask(ctx context.Context, method string, a access) (access, error
 	if int64(size) > s.maxCall {
 		return access{}, fmt.Errorf("%s: %d bytes are more than %d", nameOf(method), size, s.maxCall)
 	}
+	a.Index = s.index
 	raw, err := s.query.Call(ctx, method, a)
 	if err != nil {
 		var refused *child.CallError

@@ -24,7 +24,7 @@
 // [Children.Missing] says what the kernel does not have. docs/guides/hosted.md says
 // who is trusted with what.
 //
-// Begin with program.go, the host's side of a child, and child.go, the child's own; calls.go
-// has one question and its answer, launch_linux.go the floor. The package uses procpool,
+// Begin with program.go, the host's side of a child, and child.go, the child's own; batch.go
+// has one question and its answers, launch_linux.go the floor. The package uses procpool,
 // which runs the process.
 package isolate

@@ -49,8 +49,10 @@ type program struct {
 
 	mu     sync.Mutex // held during a call; guards everything below
 	closed bool
-	child  *process    // nil when no child runs
-	idle   *time.Timer // calls endIdle
+	child  *process                 // nil when no child runs
+	batch  *batch                   // messages that the child handles ahead; nil for none
+	ahead  func() []*engine.Message // of the next Handle
+	idle   *time.Timer              // calls endIdle
 }
 
 var errClosed = errors.New("the program is closed")
@@ -64,6 +66,13 @@ func (p *program) Prepare(ctx context.Context) error {
 		return nil
 	}
 	return p.startChild(ctx)
+}
+
+// Ahead keeps the function for the next Handle.
+func (p *program) Ahead(next func() []*engine.Message) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ahead = next
 }
 
 // Handle makes the child handle the message. When the child has ended since Prepare, Handle
@@ -90,16 +99,22 @@ func (p *program) Handle(ctx context.Context, m *engine.Message, s engine.State)
 
 // handle returns the child's answer to a message.
 func (p *program) handle(ctx context.Context, m *engine.Message, s engine.State) (*answer, error) {
-	question := ask{Handle: &message{m, timerOf(m.Timer), m.Trace().Parent}}
-	handling := step{during: "message", limit: p.cfg.Limits.Time, late: p.cfg.Limits.TimeLimit()}
+	ahead := p.ahead
+	p.ahead = nil // it is for this message alone, also when the child has answered it already
+	if a, err := p.answeredAhead(ctx, m, s); a != nil || err != nil {
+		return a, err
+	}
+	messages := []*engine.Message{m}
+	if ahead != nil {
+		messages = append(messages, ahead()...)
+	}
 	const tries = 2 // a child that was idle may have ended
 	for range tries {
-		if p.child == nil {
-			if err := p.startChild(ctx); err != nil {
-				return nil, err
-			}
+		a, err := p.ask(ctx, messages, s)
+		if errors.Is(err, errBatchEnded) {
+			messages = messages[:1]
+			a, err = p.ask(ctx, messages, s)
 		}
-		a, err := p.call(ctx, question, nil, handling, s)
 		if err != nil || !a.Empty {
 			return a, err
 		}
@@ -108,6 +123,39 @@ func (p *program) handle(ctx context.Context, m *engine.Message, s engine.State)
 		}
 	}
 	return nil, errors.New("the process of the code forgets what it has loaded")
+}
+
+// ask asks the child for messages. It starts the child when there is none.
+func (p *program) ask(ctx context.Context, messages []*engine.Message, s engine.State) (*answer, error) {
+	if p.child == nil {
+		if err := p.startChild(ctx); err != nil {
+			return nil, err
+		}
+	}
+	question := ask{Handle: make([]message, len(messages))}
+	for i, m := range messages {
+		question.Handle[i] = message{m, timerOf(m.Timer), m.Trace().Parent}
+	}
+	return p.call(ctx, question, nil, p.handling(), s, messages)
+}
+
+// answeredAhead returns the answer of a child that has handled the message ahead, nil when
+// there is none.
+func (p *program) answeredAhead(ctx context.Context, m *engine.Message, s engine.State) (*answer, error) {
+	b := p.batch
+	if b == nil {
+		return nil, nil
+	}
+	if !b.expects(m) {
+		p.batch = nil
+		b.end()
+		return nil, nil
+	}
+	a, err := p.await(ctx, b, p.handling(), s)
+	if errors.Is(err, errBatchEnded) {
+		return nil, nil
+	}
+	return a, err
 }
 
 // Close ends the child.
@@ -161,7 +209,7 @@ func (p *program) startChild(ctx context.Context) error {
 		limit:  p.engine.children.cfg.StartTimeout,
 		late:   errors.New("the process for the code did not start in time"),
 	}
-	if _, err := p.call(ctx, ask{}, nil, starting, nil); err != nil {
+	if _, err := p.call(ctx, ask{}, nil, starting, nil, nil); err != nil {
 		return errors.Join(err, p.endChild())
 	}
 	return p.load(ctx)
@@ -177,7 +225,7 @@ func (p *program) load(ctx context.Context) error {
 		limit:  l.Load,
 		late:   &engine.LimitError{What: "load time", Limit: l.Load.String()},
 	}
-	_, err := p.call(ctx, question, p.code, loading, nil)
+	_, err := p.call(ctx, question, p.code, loading, nil, nil)
 	if err == nil {
 		return nil
 	}
@@ -190,8 +238,11 @@ func (p *program) load(ctx context.Context) error {
 
 // endChild ends the child and waits until its processes have ended.
 func (p *program) endChild() error {
-	c := p.child
-	p.child = nil
+	c, b := p.child, p.batch
+	p.child, p.batch = nil, nil
+	if b != nil {
+		b.end()
+	}
 	if c == nil {
 		return nil
 	}
@@ -205,30 +256,57 @@ type step struct {
 	late   error
 }
 
-// call asks the child. It ends the child when the step takes too long or ctx ends.
-func (p *program) call(ctx context.Context, question ask, code []byte, s step, state engine.State) (*answer, error) {
-	// The pool would ask a worker whose deadline has passed for its stacks. So there is no
-	// deadline: a call that takes too long is cancelled.
-	asking, cancel := context.WithCancelCause(context.Background())
-	defer context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })()
-	defer time.AfterFunc(s.limit, func() { cancel(s.late) }).Stop()
-	answers := &calls{state: state}
-	printer := engine.NewPrinter(p.cfg)
-	a, err := p.child.ask(asking, question, code, answers, printer)
-	printer.Close()
-	cause := context.Cause(asking)
-	cancel(nil)
-	answers.end()
-	if err != nil {
-		return nil, p.ended(ctx, cause, err, s)
-	}
-	return a, a.err(p.cfg.Limits)
+func (p *program) handling() step {
+	return step{during: "message", limit: p.cfg.Limits.Time, late: p.cfg.Limits.TimeLimit()}
 }
 
-// ended ends the rest of the child, and returns why there is no answer. cause is why the call was
-// cancelled, nil when it was not.
-func (p *program) ended(ctx context.Context, cause, err error, s step) error {
+// call asks the child. It ends the child when the step takes too long or ctx ends.
+func (p *program) call(
+	ctx context.Context, question ask, code []byte, s step, state engine.State, messages []*engine.Message,
+) (*answer, error) {
+	b, err := p.child.begin(question, code, messages)
+	if b == nil {
+		return nil, err
+	}
+	if err != nil {
+		return nil, p.ended(ctx, b, err, s)
+	}
+	return p.await(ctx, b, s, state)
+}
+
+// errBatchEnded says that the child ended while it had several messages. To find out which of
+// them ended it, the program handles each alone.
+var errBatchEnded = errors.New("the process of the code ended with several messages")
+
+// await returns the child's next answer.
+func (p *program) await(ctx context.Context, b *batch, s step, state engine.State) (*answer, error) {
+	stop := context.AfterFunc(ctx, func() { b.cancel(context.Cause(ctx)) })
+	defer stop()
+	timer := time.AfterFunc(s.limit, func() { b.cancel(s.late) })
+	defer timer.Stop()
+	b.states[b.at].give(state)
+	printer := engine.NewPrinter(p.cfg)
+	a, last, err := b.read(printer)
+	printer.Close()
+	b.states[b.at].end()
+	if b.at++; err != nil {
+		p.batch = nil
+		return nil, p.ended(ctx, b, err, s)
+	}
+	if err = a.err(p.cfg.Limits); last || err != nil || b.at >= len(b.messages) {
+		p.batch = nil
+		b.end()
+	} else {
+		p.batch = b
+	}
+	return a, err
+}
+
+// ended ends the rest of the child, and returns why there is no answer.
+func (p *program) ended(ctx context.Context, b *batch, err error, s step) error {
 	stderr, tooMany := p.child.stderr, p.child.tooMany.Load()
+	cause := context.Cause(b.ctx)
+	b.end()
 	if err := p.endChild(); err != nil {
 		p.warn("end a child", err)
 	}
@@ -248,6 +326,8 @@ func (p *program) ended(ctx context.Context, cause, err error, s step) error {
 		return cause // the host has ended the call
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
+	case len(b.messages) > 1:
+		return errBatchEnded
 	}
 	p.engine.children.killed.Add(1)
 	switch {

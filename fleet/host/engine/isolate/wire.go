@@ -9,8 +9,10 @@ import (
 // ask is what the host asks of a child: the payload of a query of package procpool.
 // One of its fields is set. With none it only asks whether the child answers.
 type ask struct {
-	Load   *load    `json:"load,omitempty"`
-	Handle *message `json:"handle,omitempty"`
+	Load *load `json:"load,omitempty"`
+	// Handle has messages to handle in order, until one fails. The answers before the last
+	// handled message's are parts of the query's answer.
+	Handle []message `json:"handle,omitempty"`
 }
 
 // load has the child load code: the bytes beside the query. It must be the first ask that is not
@@ -49,9 +51,11 @@ type answer struct {
 	Empty   bool            `json:"empty,omitempty"` // the child has loaded no code
 }
 
-// part is a part of a query's answer: a line that the code prints.
+// part is a part of a query's answer: a line that the code prints, or the answer to a
+// message that is not the last one.
 type part struct {
-	Print string `json:"print"`
+	Print  *string `json:"print,omitempty"`
+	Answer *answer `json:"answer,omitempty"`
 }
 
 // The methods of a child's calls, with their parameters.
@@ -70,6 +74,7 @@ const (
 // a timer is its name, and its value the data. It has either a delay or a time, in
 // milliseconds.
 type access struct {
+	Index int    `json:"i,omitempty"` // of the message in its query
 	Key   string `json:"key,omitempty"`
 	Value []byte `json:"value,omitempty"`
 	Found bool   `json:"found,omitempty"`

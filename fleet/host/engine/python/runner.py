@@ -10,6 +10,7 @@ import lifecycle_worker
 
 limit_output = limit_outputs = limit_call = 0  # of the load
 query = None  # in progress
+index = 0  # of the message in it
 
 
 class Reject(Exception):
@@ -51,6 +52,7 @@ class Message:
 
 def ask(op, fields, value=None):
     """Calls the host for the message in progress."""
+    fields["i"] = index
     body = value if value is not None else fields.get("request", {}).get("body", "")
     if len(body) > limit_call * (1 if value is not None else 4 / 3) + 4:
         raise RuntimeError("%s: the value is larger than %d bytes" % (op, limit_call))
@@ -221,7 +223,7 @@ def describe(err):
 
 
 def serve(asked):
-    global query
+    global query, index
     query = asked
     loading = query.payload.get("load")
     handling = query.payload.get("handle")
@@ -235,11 +237,15 @@ def serve(asked):
             return {}
         if not loaded:
             return {"empty": True}
-        result = plain(names["handle"](Message(handling)))
-        if len(json.dumps(result)) > 2 * limit_output:
-            raise Limit("output")
-        printed.end()
-        return {"result": result}
+        for index, fields in enumerate(handling):
+            printed.begin(query.send)
+            result = plain(names["handle"](Message(fields)))
+            if len(json.dumps(result)) > 2 * limit_output:
+                raise Limit("output")
+            printed.end()
+            if index == len(handling) - 1:
+                return {"result": result}
+            query.send({"answer": {"result": result}})
     except Limit as err:
         return {"limit": str(err), "badCode": loading is not None}
     except MemoryError:
