@@ -173,7 +173,7 @@ func attacksOnTheAPI(letter uint64) []call {
 			status: 400,
 		},
 		{name: "a page without end", method: "GET", path: "/workers?pageSize=2147483647", status: 400},
-		{name: "a page of its own", method: "GET", path: "/workers?pageToken=Z29vZA", status: 400},
+		{name: "a page of its own", method: "GET", path: "/workers?pageToken=Z29vZA", status: 200},
 		{
 			name:   "letters without end",
 			method: "POST",
