@@ -2,6 +2,7 @@ package kube
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -69,12 +70,7 @@ type Client struct {
 	none error // why there is no API server to ask; nil when there is one
 }
 
-const (
-	mountedDir = "/var/run/secrets/kubernetes.io/serviceaccount"
-	maxToken   = 64 << 10
-	maxAnswer  = 16 << 20 // the EndpointSlices of ten thousand pods have a few MiB
-	maxError   = 64 << 10 // of an answer that says what is wrong
-)
+const mountedDir = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 // New returns a client. It sends no request. It returns an error for a Config that makes
 // no sense. Where the process cannot ask, it returns a client whose requests fail with
@@ -87,13 +83,9 @@ func New(cfg Config) (*Client, error) {
 	if cfg.Timeout < 0 {
 		return nil, fmt.Errorf("kube: Timeout is %v, want 0 (its default) or more", cfg.Timeout)
 	}
-	if cfg.Timeout == 0 {
-		cfg.Timeout = 5 * time.Second
-	}
-	if cfg.Pod == "" {
-		cfg.Pod = os.Getenv("POD_NAME")
-	}
-	if cfg.Pod == "" {
+	cfg.Timeout = cmp.Or(cfg.Timeout, 5*time.Second)
+	cfg.Dir = cmp.Or(cfg.Dir, mountedDir)
+	if cfg.Pod = cmp.Or(cfg.Pod, os.Getenv("POD_NAME")); cfg.Pod == "" {
 		cfg.Pod, _ = os.Hostname() // without a name the requests for the pod say so
 	}
 	if cfg.Host == "" {
@@ -109,9 +101,6 @@ func New(cfg Config) (*Client, error) {
 		return nil, fmt.Errorf("kube: Host is %q, want https://HOST:PORT", cfg.Host)
 	}
 	cfg.Host = strings.TrimRight(cfg.Host, "/")
-	if cfg.Dir == "" {
-		cfg.Dir = mountedDir
-	}
 	c := &Client{cfg: cfg}
 	if cfg.CA != nil {
 		if _, err := c.roots(); err != nil {
@@ -172,11 +161,10 @@ func (c *Client) transport() *http.Transport {
 	// longer so that the request says why it failed.
 	dialer := &net.Dialer{Timeout: 2 * c.cfg.Timeout}
 	t := &http.Transport{
-		Protocols:              new(http.Protocols), // each request has its own timeout
-		IdleConnTimeout:        30 * time.Second,
-		MaxIdleConnsPerHost:    2,
-		MaxResponseHeaderBytes: maxError,
-		DialContext:            dialer.DialContext,
+		Protocols:           new(http.Protocols), // each request has its own timeout
+		IdleConnTimeout:     30 * time.Second,
+		MaxIdleConnsPerHost: 2,
+		DialContext:         dialer.DialContext,
 		DialTLSContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
 			roots, err := c.roots()
 			if err != nil {
@@ -208,18 +196,14 @@ func (c *Client) token() (string, error) {
 	if c.cfg.Token != "" {
 		return string(c.cfg.Token), nil
 	}
-	f, err := os.Open(filepath.Join(c.cfg.Dir, "token"))
-	if err != nil {
-		return "", fmt.Errorf("kube: the service account's token: %w", err)
-	}
-	defer func() { _ = f.Close() }()
-	text, err := io.ReadAll(io.LimitReader(f, maxToken))
+	file := filepath.Join(c.cfg.Dir, "token")
+	text, err := os.ReadFile(file)
 	if err != nil {
 		return "", fmt.Errorf("kube: the service account's token: %w", err)
 	}
 	token := strings.TrimSpace(string(text))
 	if token == "" {
-		return "", fmt.Errorf("kube: the service account's token: %s is empty", f.Name())
+		return "", fmt.Errorf("kube: the service account's token: %s is empty", file)
 	}
 	return token, nil
 }
@@ -314,12 +298,9 @@ func (c *Client) do(ctx context.Context, method, verb string, o object, query ur
 		return err
 	}
 	defer func() { _ = resp.Body.Close() }()
-	text, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
-	switch {
-	case err != nil:
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
 		return fmt.Errorf("kube: %s %s: read the answer: %w", verb, o, because(ctx, err))
-	case len(text) > maxAnswer:
-		return fmt.Errorf("kube: %s %s: the answer has more than %d bytes", verb, o, maxAnswer)
 	}
 	if err := json.Unmarshal(text, out); err != nil {
 		return fmt.Errorf("kube: %s %s: the answer is not what the API describes: %w", verb, o, err)
@@ -375,7 +356,7 @@ func (c *Client) send(ctx context.Context, method, verb string, o object, query 
 // refused makes an error of an answer that is not a success.
 func refused(resp *http.Response, verb string, o object) error {
 	var answer struct{ Reason, Message string }
-	text, _ := io.ReadAll(io.LimitReader(resp.Body, maxError)) // what can be read says more than nothing
+	text, _ := io.ReadAll(resp.Body) // what can be read says more than nothing
 	if json.Unmarshal(text, &answer) != nil {
 		answer.Message = string(text[:min(len(text), 256)]) // a proxy's page, for example
 	}

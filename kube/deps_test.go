@@ -13,7 +13,7 @@ func TestConventions(t *testing.T) {
 		Rooms: []conventions.Room{
 			{
 				Path:    ".",
-				Imports: []string{".", "./health", "./internal/deadline"},
+				Imports: []string{".", "./health", "./internal/call", "./internal/deadline"},
 				Brings:  []string{"golang.org/x/sync"},
 				Never:   []string{"k8s.io/client-go", "k8s.io/api"},
 			},

@@ -20,10 +20,10 @@
 //	app.Lead("sync", lease, sync) // in one pod at a time
 //
 // The package speaks the API's own JSON over net/http, with the token of the pod's
-// service account, and needs no other module. Each request has a timeout, and each
-// answer a limit. A feature without its permission, or outside a cluster, does nothing
-// but write one log line, which names the object and the rule that the Role lacks. The
-// App then behaves as it does without the feature.
+// service account, and needs no other module. Each request has a timeout. A feature
+// without its permission, or outside a cluster, does nothing but write one log line,
+// which names the object and the rule that the Role lacks. The App then behaves as it
+// does without the feature.
 //
 // These rules give all permissions. deploy/ has them as a component of Kustomize and as
 // a value of the chart; both are off by default.

@@ -1,12 +1,12 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/pleme-io/lifecycle-go"
+	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
 // EvictionConfig shapes [Client.Evictions].
@@ -23,21 +24,15 @@ type EvictionConfig struct {
 	Responder string
 
 	// Wait takes no new work and returns when the present work has ended or another process
-	// has it: long tasks, games, sessions. It is called when the pod is to be evicted, at
-	// most once at a time. Its context ends when the eviction is withdrawn: take new work
-	// again and return. It ends also after Longest, and when the App is stopping. An error
-	// ends the wait too, and the cluster sees its text. A panic stops the App.
+	// has it: long tasks, games, sessions. It is called when the pod is to be evicted. Its
+	// context ends when the eviction is withdrawn: take new work again and return. It ends
+	// also after Longest, and when the App is stopping. An error or a panic ends the wait too,
+	// and the cluster sees its text.
 	Wait func(ctx context.Context) error
 
 	// Longest bounds how long an eviction waits for this process. Defaults to 1 h.
 	Longest time.Duration
 }
-
-// The units of Evictions.
-const (
-	evictionName = "kube-eviction"
-	waitName     = "kube-eviction-wait"
-)
 
 // heartbeatPeriod is the time between two reports. The API asks for 20 s at least, and gives
 // an eviction to the next responder after 20 minutes without one.
@@ -69,23 +64,10 @@ func (c *Client) Evictions(cfg EvictionConfig) lifecycle.Option {
 		if cfg.Longest < 0 {
 			return fmt.Errorf("kube: Longest is %v, want 0 (its default) or more", cfg.Longest)
 		}
-		if cfg.Longest == 0 {
-			cfg.Longest = time.Hour
-		}
-		if cfg.Responder == "" {
-			cfg.Responder = "lifecycle.pleme.io/app"
-		}
-		e := &evictions{
-			EvictionConfig: cfg,
-			client:         c,
-			app:            a,
-			why:            c.once("the pod's evictions are not answered"),
-			asked:          make(chan task),
-		}
-		a.Go(evictionName, e.run)
-		if cfg.Wait != nil {
-			a.Go(waitName, e.runWait)
-		}
+		cfg.Longest = cmp.Or(cfg.Longest, time.Hour)
+		cfg.Responder = cmp.Or(cfg.Responder, "lifecycle.pleme.io/app")
+		e := &evictions{EvictionConfig: cfg, client: c, app: a, why: c.once("the pod's evictions are not answered")}
+		a.Go("kube-eviction", e.run)
 		return nil
 	})
 }
@@ -165,40 +147,20 @@ func (ev eviction) requesters() string {
 	return strings.Join(names, ", ")
 }
 
-// task is one call of Wait.
-type task struct {
-	ctx  context.Context
-	done chan<- error // has room for one
-}
-
-// runWait calls Wait, in a unit of its own.
-func (e *evictions) runWait(ctx context.Context) error {
-	for {
-		select {
-		case t := <-e.asked:
-			t.done <- e.Wait(t.ctx)
-		case <-ctx.Done():
-			return nil
-		}
-	}
-}
-
-// evictions is the unit of Evictions. Its goroutine alone uses the fields below asked.
+// evictions is the unit of Evictions. Its goroutine alone uses the fields below why.
 type evictions struct {
 	EvictionConfig
 	client *Client
 	app    *lifecycle.App
 	why    func(error)
-	asked  chan task // calls of Wait
 
-	pod     string              // its UID
-	known   map[string]eviction // of this pod, by name
-	name    string              // of the Eviction that asks for the pod; "" for none
-	since   time.Time           // when this responder's turn began
-	reason  string              // of the suspension, "" when another suspended the App
-	active  bool                // it is this responder's turn
-	ended   string              // how the wait has ended, "" before
-	told    bool                // the cluster knows that it has
+	pod     string    // its UID
+	name    string    // of the Eviction that asks for the pod; "" for none
+	since   time.Time // when this responder's turn began
+	reason  string    // of the suspension, "" when another suspended the App
+	active  bool      // it is this responder's turn
+	ended   string    // how the wait has ended, "" before
+	told    bool      // the cluster knows that it has
 	waiting context.CancelFunc
 	waited  chan error
 }
@@ -266,46 +228,35 @@ func (e *evictions) observe(ctx context.Context, changes chan<- func()) {
 				return "", err
 			}
 			pass(func() {
-				e.known = make(map[string]eviction)
+				isThere := slices.ContainsFunc(all.Items, func(ev eviction) bool { return ev.Metadata.Name == e.name })
+				if e.name != "" && !isThere {
+					e.withdraw()
+				}
 				for _, ev := range all.Items {
 					e.see("", ev)
 				}
-				e.decide()
 			})
 			return all.Metadata.ResourceVersion, nil
 		},
-		take: func(kind string, ev eviction) {
-			pass(func() {
-				e.see(kind, ev)
-				e.decide()
-			})
-		},
+		take:    func(kind string, ev eviction) { pass(func() { e.see(kind, ev) }) },
 		trouble: func(err error) { pass(func() { e.why(err) }) },
 	})
 }
 
-// see takes over what an Eviction of this pod says now.
+// see takes the pod out of service, or brings it back, as its Eviction says now.
 func (e *evictions) see(kind string, ev eviction) {
-	switch {
-	case ev.Spec.Target.Pod.UID != e.pod:
-	case kind == "DELETED":
-		delete(e.known, ev.Metadata.Name)
-	default:
-		e.known[ev.Metadata.Name] = ev
+	isOther := e.name != "" && e.name != ev.Metadata.Name // while one asks for the pod
+	if ev.Spec.Target.Pod.UID != e.pod || isOther {
+		return
 	}
-}
-
-// decide takes the pod out of service, or brings it back, as its Evictions say.
-func (e *evictions) decide() {
-	if e.name != "" && !e.known[e.name].isUnderWay(e.Responder) {
+	isUnderWay := kind != "DELETED" && ev.isUnderWay(e.Responder)
+	switch {
+	case isUnderWay && e.name == "":
+		e.leave(ev)
+	case !isUnderWay && e.name != "":
 		e.withdraw()
 	}
-	for _, name := range slices.Sorted(maps.Keys(e.known)) {
-		if ev := e.known[name]; e.name == "" && ev.isUnderWay(e.Responder) {
-			e.leave(ev)
-		}
-	}
-	e.active = e.known[e.name].state(e.Responder) == "Active"
+	e.active = isUnderWay && ev.state(e.Responder) == "Active"
 }
 
 // leave takes the pod out of service.
@@ -343,7 +294,7 @@ func (e *evictions) withdraw() {
 		e.app.Resume()
 	}
 	e.name, e.reason, e.ended = "", "", ""
-	e.told, e.waited = false, nil
+	e.active, e.told, e.waited = false, false, nil
 }
 
 // errLongest is the cause of the end of a wait.
@@ -359,37 +310,21 @@ func (e *evictions) begin(ctx context.Context, others *sync.WaitGroup) {
 }
 
 // wait returns when no work is left for which the eviction has to wait, or ctx has ended.
-func (e *evictions) wait(ctx context.Context) error {
+func (e *evictions) wait(ctx context.Context) (err error) {
 	window := time.After(max(e.app.Config().DrainInterval, 0))
-	var done chan error
 	if e.Wait != nil {
-		done = make(chan error, 1)
-		select {
-		case e.asked <- task{ctx, done}:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
+		err = call.Within(ctx, "kube.EvictionConfig.Wait", call.Settle, func() error { return e.Wait(ctx) })
 	}
 	if len(jobs(e.app.Status())) > 0 {
 		<-ctx.Done() // the App ends with its last job
-		return context.Cause(ctx)
 	}
-	if done != nil {
+	if err == nil {
 		select {
-		case err := <-done:
-			if err != nil {
-				return err
-			}
+		case <-window:
 		case <-ctx.Done():
-			return context.Cause(ctx)
 		}
 	}
-	select {
-	case <-window:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
+	return cmp.Or(context.Cause(ctx), err)
 }
 
 // report tells the cluster how far this responder is. Only the responder whose turn it is may.
@@ -450,7 +385,8 @@ func (e *evictions) message() string {
 	}
 	for _, s := range shown.Servers {
 		if s.InFlight > 0 || s.Hijacked > 0 {
-			parts = append(parts, fmt.Sprintf("%s: %d requests in flight, %d connections taken over", s.Name, s.InFlight, s.Hijacked))
+			text := fmt.Sprintf("%s: %d requests in flight, %d connections taken over", s.Name, s.InFlight, s.Hijacked)
+			parts = append(parts, text)
 		}
 	}
 	text := strings.Join(parts, "; ")

@@ -227,24 +227,6 @@ func TestEvictionIsWithdrawn(t *testing.T) {
 	}
 }
 
-// One eviction may end while another one goes on.
-func TestEvictionFollowsAnother(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := newEvicted(t, lifecycle.Config{}, nil)
-		e.api.evict(ownUID, responder, "Active")
-		e.ready(t, false)
-		next := e.api.get(evictionPath)
-		e.api.set(strings.Replace(evictionPath, "e-1", "e-2", 1), next)
-		e.api.evict(ownUID, responder, "Canceled", over)
-		e.ready(t, false)
-		if e.waits != 2 {
-			t.Errorf("there were %d waits, want one for each eviction", e.waits)
-		}
-		e.Stop(nil)
-		e.WantClean()
-	})
-}
-
 // Evictions that are not about this process change nothing.
 func TestEvictionOfOthers(t *testing.T) {
 	for name, evict := range map[string]func(f *fakeAPI){

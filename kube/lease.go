@@ -1,13 +1,13 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
-	"regexp"
+	"reflect"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -19,8 +19,7 @@ import (
 // LeaseConfig says which lease it is.
 type LeaseConfig struct {
 	// Name of the Lease object: "NAME" in the pod's namespace, or "NAMESPACE/NAME".
-	// The first process that asks creates the object. NAME is a DNS-1123 subdomain, and
-	// NAMESPACE a DNS-1123 label.
+	// The first process that asks creates the object. The API server checks the names.
 	Name string
 
 	// Identity is the name that other processes see as the holder. Defaults to the
@@ -64,20 +63,18 @@ type term struct {
 // leaseSpec is the spec of a Lease (coordination.k8s.io/v1). Pointers tell a missing
 // field from an empty one.
 type leaseSpec struct {
-	HolderIdentity       *string    `json:"holderIdentity"`
-	LeaseDurationSeconds *int32     `json:"leaseDurationSeconds"`
-	AcquireTime          *microTime `json:"acquireTime"`
-	RenewTime            *microTime `json:"renewTime"`
-	LeaseTransitions     *int32     `json:"leaseTransitions"`
-	Strategy             *string    `json:"strategy,omitempty"`
-	PreferredHolder      *string    `json:"preferredHolder,omitempty"`
+	HolderIdentity       *string `json:"holderIdentity"`
+	LeaseDurationSeconds *int32  `json:"leaseDurationSeconds"`
+	AcquireTime          *string `json:"acquireTime"`
+	RenewTime            *string `json:"renewTime"`
+	LeaseTransitions     *int32  `json:"leaseTransitions"`
+	Strategy             *string `json:"strategy,omitempty"`
+	PreferredHolder      *string `json:"preferredHolder,omitempty"`
 }
 
-// microTime is a time with microseconds, as the API wants it.
-type microTime string
-
-func now() *microTime {
-	t := microTime(time.Now().UTC().Format("2006-01-02T15:04:05.000000Z"))
+// now returns the time with microseconds, as the API wants it.
+func now() *string {
+	t := time.Now().UTC().Format("2006-01-02T15:04:05.000000Z")
 	return &t
 }
 
@@ -89,15 +86,6 @@ func value[T any](p *T) T {
 	return *p
 }
 
-// sameAs reports whether two specs are one: the holder has not renewed in between.
-func (s leaseSpec) sameAs(o leaseSpec) bool {
-	return value(s.HolderIdentity) == value(o.HolderIdentity) &&
-		value(s.LeaseDurationSeconds) == value(o.LeaseDurationSeconds) &&
-		value(s.AcquireTime) == value(o.AcquireTime) &&
-		value(s.RenewTime) == value(o.RenewTime) &&
-		value(s.LeaseTransitions) == value(o.LeaseTransitions)
-}
-
 type leaseObject struct {
 	APIVersion string          `json:"apiVersion"`
 	Kind       string          `json:"kind"`
@@ -106,7 +94,7 @@ type leaseObject struct {
 }
 
 // Lease returns access to a lease. It sends no request. It returns an error for a
-// name that Kubernetes does not take, and for a duration that makes no sense.
+// name of another form, and for a duration that makes no sense.
 func (c *Client) Lease(cfg LeaseConfig) (*Lease, error) {
 	o := object{
 		group:     "coordination.k8s.io",
@@ -121,47 +109,13 @@ func (c *Client) Lease(cfg LeaseConfig) (*Lease, error) {
 	if o.name == "" || strings.Contains(o.name, "/") || o.namespace == "" && c.none == nil {
 		return nil, fmt.Errorf("kube: lease %q: want NAME or NAMESPACE/NAME", cfg.Name)
 	}
-	if err := errors.Join(checkName("name", o.name, maxSubdomain), checkName("namespace", o.namespace, maxLabel)); err != nil {
-		return nil, fmt.Errorf("kube: lease %q: %w", cfg.Name, err)
-	}
-	if cfg.Duration == 0 {
-		cfg.Duration = 15 * time.Second
-	}
+	cfg.Duration = cmp.Or(cfg.Duration, 15*time.Second)
 	isWhole := cfg.Duration%time.Second == 0
 	if cfg.Duration < time.Second || cfg.Duration > 24*time.Hour || !isWhole {
 		return nil, fmt.Errorf("kube: lease %s: Duration is %v, want whole seconds, at least one and at most a day", cfg.Name, cfg.Duration)
 	}
-	if cfg.Identity == "" {
-		cfg.Identity = c.cfg.Pod
-	}
-	return &Lease{client: c, object: o, identity: cfg.Identity + "_" + rand.Text(), duration: cfg.Duration}, nil
-}
-
-// The greatest lengths of names in Kubernetes: of a DNS-1123 subdomain, for objects, and
-// of a DNS-1123 label, for namespaces. A label has no dots.
-const (
-	maxSubdomain = 253
-	maxLabel     = 63
-)
-
-var subdomain = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
-
-// checkName returns an error for a name that Kubernetes refuses. Outside a cluster the name is "".
-func checkName(what, name string, longest int) error {
-	isLabel := longest == maxLabel
-	switch {
-	case name == "":
-		return nil
-	case len(name) > longest:
-		return fmt.Errorf("the %s has %d bytes, want %d at most", what, len(name), longest)
-	case subdomain.MatchString(name) && !(isLabel && strings.Contains(name, ".")):
-		return nil
-	}
-	want := "lower-case letters, digits, '-' and '.', with a letter or a digit at both ends and beside each dot"
-	if isLabel {
-		want = "lower-case letters, digits and '-', with a letter or a digit at both ends"
-	}
-	return fmt.Errorf("the %s %q is not a name of Kubernetes: want %s", what, name, want)
+	identity := cmp.Or(cfg.Identity, c.cfg.Pod) + "_" + rand.Text()
+	return &Lease{client: c, object: o, identity: identity, duration: cfg.Duration}, nil
 }
 
 // Identity returns the name under which this process holds the lease.
@@ -231,7 +185,7 @@ func (l *Lease) look(ctx context.Context) (held bool, err error) {
 // observe keeps what the API server has answered.
 func (l *Lease) observe(o leaseObject) {
 	l.metadata = o.Metadata
-	if l.seenAt.IsZero() || !l.seen.sameAs(o.Spec) {
+	if l.seenAt.IsZero() || !reflect.DeepEqual(l.seen, o.Spec) { // the holder has renewed in between
 		l.seen, l.seenAt = o.Spec, time.Now()
 	}
 }

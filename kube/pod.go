@@ -20,11 +20,10 @@ type pod struct {
 }
 
 type container struct {
-	Name           string `json:"name"`
-	LivenessProbe  *probe `json:"livenessProbe"`
-	ReadinessProbe *probe `json:"readinessProbe"`
-	StartupProbe   *probe `json:"startupProbe"`
-	Lifecycle      struct {
+	Name          string `json:"name"`
+	LivenessProbe *probe `json:"livenessProbe"`
+	StartupProbe  *probe `json:"startupProbe"`
+	Lifecycle     struct {
 		PreStop *struct {
 			Sleep *struct {
 				Seconds int64 `json:"seconds"`
@@ -36,23 +35,8 @@ type container struct {
 	} `json:"lifecycle"`
 }
 
-// probe has the fields that are about time, with the API's defaults when they are 0.
 type probe struct {
-	PeriodSeconds                 int64  `json:"periodSeconds"`
-	FailureThreshold              int64  `json:"failureThreshold"`
 	TerminationGracePeriodSeconds *int64 `json:"terminationGracePeriodSeconds"`
-}
-
-// seenAfter returns the time after which the kubelet acts on a probe that fails.
-func (p probe) seenAfter() time.Duration {
-	period, failures := p.PeriodSeconds, p.FailureThreshold
-	if period == 0 {
-		period = 10
-	}
-	if failures == 0 {
-		failures = 3
-	}
-	return time.Duration(period*failures) * time.Second
 }
 
 // defaultContainer is the annotation that kubectl reads too.

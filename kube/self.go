@@ -35,8 +35,8 @@ const selfName = "kube-self"
 // Self compares the pod's own manifest with the App's configuration, and fits a stop
 // to the time that the pod really has.
 //
-// At the start it reads terminationGracePeriodSeconds, the preStop hook and the probes
-// of the pod, and checks that a stop fits. When it does not, one log line names each
+// At the start it reads terminationGracePeriodSeconds of the pod and its probes, and the
+// preStop hook, and checks that a stop fits. When it does not, one log line names each
 // number to change, and the non-critical readiness probe "kube-self" is down, so that
 // the metrics show it (lifecycle_probe_state). The probe follows [App.Reconfigure]. A
 // program that cannot read its pod starts all the same; the probe is then unknown.
@@ -206,20 +206,12 @@ func (s *self) check(p *pod) error {
 		fault("TerminationGrace is %v, and the pod's terminationGracePeriodSeconds is %v", cfg.TerminationGrace, p.grace())
 	}
 	for _, own := range []struct {
-		name string
-		*probe
+		name  string
+		probe *probe
 	}{{"livenessProbe", c.LivenessProbe}, {"startupProbe", c.StartupProbe}} {
-		if own.probe != nil && own.TerminationGracePeriodSeconds != nil {
-			grace(own.name+".terminationGracePeriodSeconds", time.Duration(*own.TerminationGracePeriodSeconds)*time.Second)
+		if own.probe != nil && own.probe.TerminationGracePeriodSeconds != nil {
+			grace(own.name+".terminationGracePeriodSeconds", time.Duration(*own.probe.TerminationGracePeriodSeconds)*time.Second)
 		}
-	}
-	window := max(cfg.DrainInterval, 0)
-	switch ready := c.ReadinessProbe; {
-	case ready == nil:
-		fault("the container %s has no readinessProbe: after a stop that is not a deletion nothing takes the pod out of its Services", c.Name)
-	case cfg.DrainReadiness == lifecycle.ReadinessDown && ready.seenAfter() > window:
-		fault("the readinessProbe is seen to fail after %v, and DrainInterval is %v: lower periodSeconds or failureThreshold",
-			ready.seenAfter(), window)
 	}
 	if len(faults) == 0 {
 		return nil

@@ -19,7 +19,7 @@ const podPath = "/api/v1/namespaces/demo/pods/web-1"
 // manifest returns a pod that fits the defaults. change may set fields of its spec and of
 // its container.
 func manifest(change func(spec, container map[string]any)) map[string]any {
-	c := map[string]any{"name": "web", "readinessProbe": map[string]any{"periodSeconds": 1, "failureThreshold": 2}, "livenessProbe": map[string]any{}}
+	c := map[string]any{"name": "web", "livenessProbe": map[string]any{}}
 	spec := map[string]any{"terminationGracePeriodSeconds": 30}
 	if change != nil {
 		change(spec, c)
@@ -51,12 +51,11 @@ func TestSelfChecksTheManifest(t *testing.T) {
 		"unknown hook":      {cfg: lifecycle.Config{PreStop: 4 * s}, change: func(_, c fields) { c["lifecycle"] = fields{"preStop": fields{"exec": fields{}}} }, says: []string{"preStop 4s + window 5s", "= 31s"}},
 		"liveness grace":    {change: func(_, c fields) { c["livenessProbe"] = fields{"terminationGracePeriodSeconds": 10} }, says: []string{"livenessProbe.terminationGracePeriodSeconds is 10s"}},
 		"startup grace":     {change: func(_, c fields) { c["startupProbe"] = fields{"terminationGracePeriodSeconds": 5} }, says: []string{"startupProbe.terminationGracePeriodSeconds is 5s"}},
-		"no readiness":      {change: func(_, c fields) { delete(c, "readinessProbe") }, says: []string{"the container web has no readinessProbe"}},
-		"slow readiness":    {change: func(_, c fields) { c["readinessProbe"] = fields{} }, says: []string{"readinessProbe is seen to fail after 30s, and DrainInterval is 5s"}},
-		"serving":           {cfg: lifecycle.Config{DrainReadiness: lifecycle.ReadinessServing}, change: func(_, c fields) { c["readinessProbe"] = fields{} }},
-		"another container": {self: SelfConfig{Container: "proxy"}, says: []string{"the container proxy has no readinessProbe"}},
 		"no such container": {self: SelfConfig{Container: "db"}, says: []string{`no container "db"`}},
-		"two mistakes":      {change: func(spec, c fields) { spec["terminationGracePeriodSeconds"] = 5; c["readinessProbe"] = fields{} }, says: []string{"set it to 27 or more; the readinessProbe"}},
+		"two mistakes": {change: func(spec, c fields) {
+			spec["terminationGracePeriodSeconds"] = 5
+			c["livenessProbe"] = fields{"terminationGracePeriodSeconds": 10}
+		}, says: []string{"set it to 27 or more; livenessProbe"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

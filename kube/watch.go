@@ -97,16 +97,12 @@ func watch[T any](ctx context.Context, c *Client, o observed[T], version string)
 		return err
 	}
 	defer func() { _ = resp.Body.Close() }()
-	in := &io.LimitedReader{R: resp.Body}
-	for events := json.NewDecoder(in); ; {
-		in.N = maxAnswer // for each event
+	for events := json.NewDecoder(resp.Body); ; {
 		var event struct {
 			Type   string          `json:"type"`
 			Object json.RawMessage `json:"object"`
 		}
 		switch err := events.Decode(&event); {
-		case err != nil && in.N == 0:
-			return fmt.Errorf("kube: watch %s: an event has more than %d bytes", o.object, maxAnswer)
 		case errors.Is(err, io.EOF):
 			return nil
 		case err != nil:

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -44,9 +45,7 @@ func (c *Client) Window(cfg WindowConfig) lifecycle.Option {
 		if cfg.Margin < 0 {
 			return fmt.Errorf("kube: Margin is %v, want 0 (its default) or more", cfg.Margin)
 		}
-		if cfg.Margin == 0 {
-			cfg.Margin = 2 * time.Second
-		}
+		cfg.Margin = cmp.Or(cfg.Margin, 2*time.Second)
 		w := &window{client: c, app: a, WindowConfig: cfg, why: c.once("the drain window does not follow the endpoints")}
 		a.Go("kube-window", w.run)
 		return nil

@@ -3,7 +3,6 @@ package worker
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"os"
@@ -51,25 +50,18 @@ func (w *Actor) Start(ctx context.Context) error {
 		return err
 	}
 	if w.execute == nil || w.interrupt == nil {
-		err := fmt.Errorf("start %s: execute or interrupt is nil", w.Name())
-		w.Finish(err)
-		return err
+		return w.refuse(errors.New("execute or interrupt is nil"))
 	}
 	w.MarkRunning()
 	labels := call.WithLabels(ctx, KindWorker, w.Name())
 	call.GoUnder(labels, w.Name(), false, w.execute, func(err error) {
-		if w.interrupted.Load() && w.closedByUs(err) {
+		isClean := call.Only(err, append(slices.Clone(w.clean), w.cause())...) // an error that interrupt makes execute return
+		if w.interrupted.Load() && isClean {
 			err = errors.Join(ErrInterrupted, err)
 		}
 		w.Finish(err)
 	})
 	return nil
-}
-
-// closedByUs reports whether err consists only of errors that interrupt makes execute
-// return.
-func (w *Actor) closedByUs(err error) bool {
-	return call.Only(err, append(slices.Clone(w.clean), w.cause())...)
 }
 
 // Stop interrupts, once, and waits for execute to return. An interrupt or execute that

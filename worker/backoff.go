@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -48,24 +49,13 @@ func DefaultBackoff() Backoff { return Backoff{}.WithDefaults() }
 // WithDefaults returns a copy in which no field is zero. A Max that was not set
 // is raised to Min.
 func (b Backoff) WithDefaults() Backoff {
-	def := func(d *time.Duration, v time.Duration) {
-		if *d == 0 {
-			*d = v
-		}
-	}
-	def(&b.Min, 500*time.Millisecond)
-	def(&b.Max, max(time.Minute, b.Min))
-	def(&b.ResetAfter, time.Minute)
-	def(&b.Window, 10*time.Minute)
-	if b.Factor == 0 {
-		b.Factor = 2
-	}
-	if b.Jitter == 0 {
-		b.Jitter = 0.2
-	}
-	if b.MaxRestarts == 0 {
-		b.MaxRestarts = 10
-	}
+	b.Min = cmp.Or(b.Min, 500*time.Millisecond)
+	b.Max = cmp.Or(b.Max, max(time.Minute, b.Min))
+	b.Factor = cmp.Or(b.Factor, 2)
+	b.Jitter = cmp.Or(b.Jitter, 0.2)
+	b.ResetAfter = cmp.Or(b.ResetAfter, time.Minute)
+	b.MaxRestarts = cmp.Or(b.MaxRestarts, 10)
+	b.Window = cmp.Or(b.Window, 10*time.Minute)
 	return b
 }
 
@@ -103,11 +93,6 @@ func (b Backoff) Validate() error {
 // one, and Max at most. Each call draws a new random jitter.
 func (b Backoff) After(failures int) time.Duration {
 	b = b.WithDefaults()
-	return b.after(failures)
-}
-
-// after is After of a Backoff with its defaults.
-func (b *Backoff) after(failures int) time.Duration {
 	wait := float64(b.Min)
 	if failures > 1 && b.Min < b.Max { // computed as floats: the product may not fit a Duration
 		wait = min(wait*math.Pow(b.Factor, float64(failures-1)), float64(b.Max))
@@ -152,7 +137,7 @@ func (d *delays) failed(now time.Time, uptime time.Duration) (wait time.Duration
 		d.failures = 0
 	}
 	d.failures++
-	return d.after(d.failures), true
+	return d.After(d.failures), true
 }
 
 // intensity counts restarts in a sliding window.

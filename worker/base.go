@@ -35,10 +35,11 @@ type BaseWorker struct {
 	onEnd         []func()
 	events        *fsm.Dispatcher // its own; nil before it has readers or parts of its own
 
-	ctx       context.Context         // the work's own context; nil before Begin
-	cancel    context.CancelCauseFunc // cancels ctx; nil for a worker that does so itself
-	unwatch   func() bool             // ends the watch on the context given to Start; nil for none
-	suspender *suspender              // made by the first Suspend or Resume
+	ctx     context.Context         // the work's own context; nil before Begin
+	cancel  context.CancelCauseFunc // cancels ctx; nil for a worker that does so itself
+	unwatch func() bool             // ends the watch on the context given to Start; nil for none
+
+	suspending chan struct{} // has a token while a Suspend or Resume takes effect; made by the first
 }
 
 // Init sets the worker's kind ("func", "process", …) and name.

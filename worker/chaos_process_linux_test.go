@@ -114,7 +114,7 @@ func (c *processChaos) spec(name string) worker.Spec {
 	if c.rand.IntN(2) == 0 {
 		opts = append(opts, worker.WithLimits(worker.Limits{
 			Memory: []int64{0, 1 << 30}[c.rand.IntN(2)], PIDs: []int{0, 0, 50, 3}[c.rand.IntN(4)],
-			Files: []int{0, 50}[c.rand.IntN(2)], OOMScoreAdj: []int{0, 900}[c.rand.IntN(2)], Required: c.rand.IntN(10) == 0,
+			Files: []int{0, 50}[c.rand.IntN(2)], Required: c.rand.IntN(10) == 0,
 		}))
 	}
 	kind, code := c.rand.IntN(kinds), c.rand.IntN(10)

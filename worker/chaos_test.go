@@ -162,7 +162,7 @@ func (c *chaos) spec(name string) worker.Spec {
 			<-c.release
 		}
 		if kind > 12 {
-			return c.keep(worker.NewRestarter(name, fn, worker.Backoff{Min: time.Millisecond, MaxRestarts: 5})), nil
+			return worker.NewRestarter(name, fn, worker.Backoff{Min: time.Millisecond, MaxRestarts: 5}), nil
 		}
 		return c.keep(worker.NewFunc(name, fn)), nil
 	}

@@ -30,7 +30,6 @@ type child struct {
 	tried   bool
 	ran     bool // a start has succeeded
 	done    bool // it has ended and is not started again
-	listed  bool // it is in s.history
 	index   int  // in s.children; kept up to date in a Dynamic alone
 	group   *group
 	next    *child          // starts beside it, to replace it; nil for none
@@ -181,7 +180,7 @@ func (s *Supervisor) unhold(c *child) {
 // instanceEnded handles the end of an instance.
 func (s *Supervisor) instanceEnded(i *instance, end *ending) {
 	if !i.isGone() {
-		s.markAbandoned(i, i.child.name)
+		s.markAbandoned(i)
 		go func() {
 			<-i.base.Gone()
 			s.box.Post(func() { s.checkReturned(i) })
@@ -284,7 +283,7 @@ func (s *Supervisor) stopReturned(i *instance, err error) {
 
 // abandonInstance gives up an instance that still runs.
 func (s *Supervisor) abandonInstance(i *instance, err error) {
-	s.markAbandoned(i, i.child.name)
+	s.markAbandoned(i)
 	i.running = false
 	i.end = &ending{
 		status: StatusKilled,
@@ -299,30 +298,26 @@ func (s *Supervisor) abandonInstance(i *instance, err error) {
 	s.mu.Unlock()
 }
 
-// markAbandoned records that an abandoned instance or start of the child of this
-// name is still running.
-func (s *Supervisor) markAbandoned(what any, name string) {
-	if s.abandoned[name] == nil {
-		s.abandoned[name] = make(map[any]bool)
+// markAbandoned records that an abandoned instance is still running.
+func (s *Supervisor) markAbandoned(i *instance) {
+	if !i.lingers {
+		i.lingers = true
+		s.abandoned[i.child.name]++
 	}
-	s.abandoned[name][what] = true
 }
 
-// checkReturned calls markReturned once none of an instance's code runs any more.
+// checkReturned calls markReturned once none of an abandoned instance's code runs any more.
 func (s *Supervisor) checkReturned(i *instance) {
-	if i.stops == 0 && i.isGone() {
-		s.markReturned(i, i.child.name)
+	if i.lingers && i.stops == 0 && i.isGone() {
+		i.lingers = false
+		s.markReturned(i.child.name)
 	}
 }
 
 // markReturned records that an abandoned instance or start has returned. When the
 // last one of its name has returned, the next instance may start.
-func (s *Supervisor) markReturned(what any, name string) {
-	all := s.abandoned[name]
-	if !all[what] {
-		return
-	}
-	if delete(all, what); len(all) > 0 {
+func (s *Supervisor) markReturned(name string) {
+	if s.abandoned[name]--; s.abandoned[name] > 0 {
 		return
 	}
 	delete(s.abandoned, name)

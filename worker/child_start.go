@@ -21,7 +21,6 @@ type startOp struct {
 	cutWait   context.CancelFunc // ends that wait, even if it has not begun yet
 	mayStart  chan bool          // whether the instance that was made may start
 	cancelled bool               // the start must end without an instance
-	unresumed *instance          // an instance that was made, and waits until the supervisor is resumed
 	placed    *instance          // the instance once it is in its place, and may run; guarded by s.mu
 }
 
@@ -126,26 +125,15 @@ func (b *BaseWorker) claim() error {
 }
 
 // instanceMade puts a new instance in its place before its Start is called, unless the
-// start must not start anything any more, or has to wait for a Resume.
+// start must not start anything any more. The instance continues the life that was pending
+// in its place.
 func (s *Supervisor) instanceMade(op *startOp, i *instance) {
-	switch c := op.c; {
-	case op.cancelled:
+	if op.cancelled {
 		op.mayStart <- false
-	case s.suspended:
-		op.unresumed = i
-		op.timer.Stop()
-		s.hold(c, errSuspended, time.Time{})
-	default:
-		s.putInPlace(op, i)
+		return
 	}
-}
-
-// putInPlace makes i the instance of its child. The instance continues the life that was
-// pending in its place.
-func (s *Supervisor) putInPlace(op *startOp, i *instance) {
 	c := op.c
 	i.running = true
-	op.unresumed = nil
 	s.mu.Lock()
 	if c.held != nil && i.base != nil {
 		i.base.takeOver(c.held)
@@ -183,10 +171,6 @@ func (s *Supervisor) cancelStart(op *startOp, by time.Time) {
 	}
 	op.cancelled = true
 	op.cutWait()
-	if op.unresumed != nil {
-		op.unresumed = nil
-		op.mayStart <- false
-	}
 	limit, bounded := op.c.spec.stopLimit(nil)
 	if !bounded {
 		limit = defaultStopTimeout
@@ -200,7 +184,7 @@ func (s *Supervisor) cancelStart(op *startOp, by time.Time) {
 // startOverdue abandons a start that does not return in time.
 func (s *Supervisor) startOverdue(op *startOp) {
 	c := op.c
-	if c.op != op || op.unresumed != nil {
+	if c.op != op {
 		return
 	}
 	err := fmt.Errorf("start %s: %w", c.name, errAbandonedStart)
@@ -221,7 +205,7 @@ func (s *Supervisor) startOverdue(op *startOp) {
 		return
 	}
 	// New has not returned, or Start has not, although the instance has ended: the start can only be abandoned.
-	s.markAbandoned(op, c.name)
+	s.abandoned[c.name]++
 	op.cancelled = true
 	if op.placed != nil {
 		op.placed.settled = true
@@ -237,7 +221,7 @@ func (s *Supervisor) startEnded(op *startOp, err error) {
 	s.calls--
 	c, i := op.c, op.placed
 	if c.op != op { // it was abandoned
-		s.markReturned(op, c.name)
+		s.markReturned(c.name)
 		return
 	}
 	s.mu.Lock()

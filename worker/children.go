@@ -313,19 +313,13 @@ func (s *Supervisor) accepts(spec Spec) error {
 
 // requestStarted is request for a supervisor that must have been started.
 func (s *Supervisor) requestStarted(ctx context.Context, what string, handle func(reply chan<- error)) error {
-	if err := s.mustRun(); err != nil {
-		return fmt.Errorf("%s: %w", what, err)
+	s.startMu.Lock()
+	running := s.running
+	s.startMu.Unlock()
+	if !running {
+		return fmt.Errorf("%s: the supervisor does not run: it is %s", what, s.Status())
 	}
 	return s.request(ctx, what, handle)
-}
-
-func (s *Supervisor) mustRun() error {
-	s.startMu.Lock()
-	defer s.startMu.Unlock()
-	if !s.running {
-		return fmt.Errorf("the supervisor does not run: it is %s", s.Status())
-	}
-	return nil
 }
 
 // errGivenUp answers a caller who waits for the start of a child that is not started.

@@ -83,9 +83,9 @@ func WithEnginePatience(d time.Duration) ContainerOption {
 // drops it. One goroutine writes to both. After an outage of the engine the
 // copying continues where it stopped. A failed write ends the copying, not the
 // container; the worker then fails with that error where it would have Finished.
-// Once the container has ended, the worker copies the rest, as long as bytes
-// arrive: a pause of 2 seconds to 4 ends the copying, and [Exit] then says that
-// the output was Cut. After a kill the copying may take 2 seconds in all.
+// Once the container has ended, the worker copies the rest for as long as it waits for
+// an engine ([WithEnginePatience]), and after a kill for 2 seconds. Then [Exit] says that
+// the output was Cut.
 func WithContainerOutput(stdout, stderr io.Writer) ContainerOption {
 	return func(c *Container) { c.stdout, c.stderr = stdout, stderr }
 }
@@ -138,9 +138,7 @@ func (c *Container) Start(ctx context.Context) error {
 		return err
 	}
 	if err := c.validate(); err != nil {
-		err = fmt.Errorf("start %s: %w", c.Name(), err)
-		c.Finish(err)
-		return err
+		return c.refuse(err)
 	}
 	spec := c.spec
 	if h, ok := HandoverFrom(ctx); ok {
@@ -159,17 +157,15 @@ func (c *Container) Stop(ctx context.Context) error {
 	if live := c.RequestStop(stopCause(ctx)); live {
 		if deadline, ok := ctx.Deadline(); ok {
 			left := time.Until(deadline)
-			last := time.AfterFunc(left-min(left/5, 2*time.Second), c.forceNow)
+			last := time.AfterFunc(left-min(left/5, 2*time.Second), func() { c.force.Signal() })
 			defer last.Stop()
 		}
 	}
 	return c.awaitStop(ctx, func() error {
-		c.forceNow()
+		c.force.Signal()
 		return &AbandonedError{Name: c.Name(), Where: "container " + c.ID() + ", which the engine has not ended yet"}
 	})
 }
-
-func (c *Container) forceNow() { c.force.Signal() }
 
 // ID returns the engine's id of the container, "" before it was made.
 func (c *Container) ID() string {

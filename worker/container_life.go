@@ -7,7 +7,6 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/internal/call"
@@ -48,7 +47,6 @@ type containerLife struct {
 	unsure bool   // the engine has not said whether the container runs
 	killed bool   // SIGKILL ended it
 
-	bytes   atomic.Int64  // copied so far
 	copied  chan struct{} // closed when copying has ended; nil when the output is dropped
 	copyErr error         // set before copied is closed
 }
@@ -216,7 +214,7 @@ func (v *containerLife) endWith(err error) {
 // copyLogs copies the output until the container has ended and all its output was
 // copied.
 func (v *containerLife) copyLogs(ctx context.Context, over <-chan struct{}) error {
-	stdout, stderr := &sink{to: v.stdout, bytes: &v.bytes}, &sink{to: v.stderr, bytes: &v.bytes}
+	stdout, stderr := &sink{to: v.stdout}, &sink{to: v.stderr}
 	var last time.Time
 	for {
 		final := false
@@ -252,7 +250,13 @@ func (v *containerLife) rest(endCopy context.CancelFunc, err error) error {
 	if v.copied == nil {
 		return err
 	}
-	if !v.copiedAll() {
+	patience := defaultWaitDelay
+	if !v.force.HasSignaled() {
+		patience = max(patience, v.patience)
+	}
+	select {
+	case <-v.copied:
+	case <-time.After(patience):
 		v.cut()
 		endCopy()
 		select {
@@ -271,28 +275,6 @@ func (v *containerLife) rest(endCopy context.CancelFunc, err error) error {
 	return err
 }
 
-// copiedAll waits until the copying has ended. It returns false when no byte was copied for a
-// while. Once the container was killed, a while is all that the copying gets.
-func (v *containerLife) copiedAll() bool {
-	for before := int64(-1); ; {
-		select {
-		case <-v.copied:
-			return true
-		case <-time.After(defaultWaitDelay):
-		}
-		now := v.bytes.Load()
-		select {
-		case <-v.force.Signaled():
-			return false
-		default:
-		}
-		if now == before {
-			return false
-		}
-		before = now
-	}
-}
-
 // cut notes that some output of the container was not copied.
 func (v *containerLife) cut() {
 	v.mu.Lock()
@@ -302,10 +284,9 @@ func (v *containerLife) cut() {
 	}
 }
 
-// sink counts what a writer takes, and keeps its first error. A nil writer takes everything.
+// sink keeps the first error of a writer. A nil writer takes everything.
 type sink struct {
 	to     io.Writer
-	bytes  *atomic.Int64
 	failed error
 }
 
@@ -314,7 +295,6 @@ func (s *sink) Write(b []byte) (int, error) {
 		return len(b), nil
 	}
 	n, err := s.to.Write(b)
-	s.bytes.Add(int64(n))
 	if err == nil && n < len(b) {
 		err = io.ErrShortWrite
 	}

@@ -82,6 +82,13 @@ func (b *BaseWorker) Finish(err error) {
 	after()
 }
 
+// refuse ends a worker that cannot start, and returns the error of Start.
+func (b *BaseWorker) refuse(err error) error {
+	err = fmt.Errorf("start %s: %w", b.Name(), err)
+	b.Finish(err)
+	return err
+}
+
 // saysOnlyCancelled reports whether err, or every error that it joins, says only that ctx was
 // cancelled. A failure that is joined with such an error is still a failure.
 func saysOnlyCancelled(ctx context.Context, err error) bool {

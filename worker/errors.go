@@ -5,14 +5,6 @@ import (
 	"time"
 )
 
-// A reader of events finds out more from the cause of an event:
-//
-//	var wait *worker.BackoffError
-//	switch {
-//	case errors.As(e.Cause, &wait): // e.To is Pending: the worker waits for a restart
-//	case e.To == string(worker.StatusKilled): // it did not stop in time: an AbandonedError or a KilledError
-//	}
-
 // BackoffError is the cause of the event of a worker that becomes Pending because it
 // waits for a restart. In a [Supervisor] with another strategy than OneForOne the children
 // that are restarted together have the same cause. When the wait is over, the worker

@@ -28,6 +28,7 @@ type instance struct {
 
 	// Only the loop uses the fields below.
 	running bool      // from its place until the loop has handled its end
+	lingers bool      // it is counted in the supervisor's abandoned
 	settled bool      // the loop has decided whether the child is started again
 	asked   bool      // Stop was called
 	stops   int       // calls of Stop that have not returned

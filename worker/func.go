@@ -109,9 +109,7 @@ func (f *Func) Start(ctx context.Context) error {
 		return err
 	}
 	if f.refused != nil {
-		err := fmt.Errorf("start %s: %w", f.Name(), f.refused)
-		f.Finish(err)
-		return err
+		return f.refuse(f.refused)
 	}
 	if !f.hasStartCondition {
 		f.MarkRunning()

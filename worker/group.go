@@ -174,7 +174,7 @@ func (s *Supervisor) startNext(g *group) bool {
 		case c.op != nil:
 			return false
 		case !c.toStart || s.holding && !s.admits(c):
-		case len(s.abandoned[c.name]) > 0:
+		case s.abandoned[c.name] > 0:
 			s.hold(c, errAbandonedRuns, time.Time{})
 			return false
 		case s.suspended:
@@ -192,7 +192,7 @@ func (s *Supervisor) startNext(g *group) bool {
 // start was abandoned and has not returned does not count, so that it holds up no other: its
 // StartTimeout is over.
 func (s *Supervisor) startsAgain(c *child) bool {
-	return !c.ran && (c.toStart || c.op != nil) && !s.holding && len(s.abandoned[c.name]) == 0
+	return !c.ran && (c.toStart || c.op != nil) && !s.holding && s.abandoned[c.name] == 0
 }
 
 // restartByPolicy restarts a child that has ended, or whose start has failed, if its
@@ -299,11 +299,6 @@ func (s *Supervisor) endWith(err error) {
 func (s *Supervisor) stopAll(cause error, by time.Time) {
 	if isBefore(by, s.deadline) {
 		s.deadline, s.allAskedToStop = by, false
-		if s.stopNowTimer != nil {
-			s.stopNowTimer.Stop()
-		}
-		remaining := time.Until(by)
-		s.stopNowTimer = time.AfterFunc(remaining-remaining/10, func() { s.box.Post(func() { s.stopNow(by) }) })
 	}
 	if s.ending {
 		s.advance(s.final) // what is stopping learns of the deadline
@@ -344,11 +339,7 @@ func (s *Supervisor) stopEach(by time.Time) {
 // finish ends the supervisor's life once the last child has ended. The loop goes on while
 // an abandoned instance or start runs.
 func (s *Supervisor) finish() {
-	if s.stopNowTimer != nil {
-		s.stopNowTimer.Stop()
-	}
 	s.ended = true
-	s.logOthers()
 	s.endProbes()
 	killed := s.abandonedErrs
 	for _, c := range s.children {

@@ -40,7 +40,6 @@ func beNobody(arg string) {
 	}{
 		{"delegated", worker.WithCgroup(paths[1])},
 		{"root's", worker.WithCgroup(paths[2])},
-		{"oomScoreAdj", worker.WithLimits(worker.Limits{OOMScoreAdj: -500})},
 		{"files", worker.WithLimits(worker.Limits{Files: 1 << 30})},
 		{"memory", worker.WithLimits(worker.Limits{Memory: 1 << 30, Required: true})},
 	} {

@@ -110,8 +110,7 @@ func helperLinux(mode, arg string) bool {
 		var files, data syscall.Rlimit
 		_ = syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files)
 		_ = syscall.Getrlimit(syscall.RLIMIT_DATA, &data)
-		score, _ := os.ReadFile("/proc/self/oom_score_adj")
-		fmt.Printf("files %d %d data %d %d oom %s", files.Cur, files.Max, data.Cur, data.Max, score)
+		fmt.Printf("files %d %d data %d %d\n", files.Cur, files.Max, data.Cur, data.Max)
 	case "without":
 		beWithout(arg)
 	case "ends":

@@ -193,21 +193,6 @@ func (p *pipes) endOutput(patience time.Duration) (cut bool, err error) {
 	return cut, err
 }
 
-// stuck waits for at most patience until the Writers have returned. It returns an error
-// that names the streams whose Writer has not.
-func (p *pipes) stuck(name string, patience time.Duration) error {
-	late := time.After(patience)
-	for _, out := range p.outputs {
-		select {
-		case <-out.over.Signaled():
-			continue
-		case <-late:
-		}
-		break
-	}
-	return p.blocked(name)
-}
-
 // blocked returns an error that names the streams whose Writers have not
 // returned.
 func (p *pipes) blocked(name string) error {
@@ -257,7 +242,8 @@ func (p *Process) endStreams(waited, err error, killed bool) error {
 	if !cut {
 		return err
 	}
-	if stuck := p.pipes.stuck(p.Name(), time.Second); stuck != nil {
+	_, _ = p.pipes.endOutput(time.Second) // a Read that was under way has ended, and a Write may not return
+	if stuck := p.pipes.blocked(p.Name()); stuck != nil {
 		if waited != nil {
 			stuck = fmt.Errorf("%w; the program ended: %w", stuck, waited)
 		}

@@ -1,7 +1,6 @@
 package worker
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -60,7 +59,6 @@ type Process struct {
 	listeners []net.Listener
 	ready     func(context.Context, *Process) error // nil for a program that is Running as soon as it has started
 	isReady   atomic.Bool                           // ready has returned nil
-	executed  fsm.Signal                            // the shell has become the program; of a process with listeners
 
 	exited       fsm.Signal // the program has ended; other processes of its group may still run
 	force        fsm.Signal // the grace ends early
@@ -108,8 +106,7 @@ func WithEnv(vars ...string) ProcessOption {
 // its Dir, Env, Stdin, Stdout, Stderr, ExtraFiles and SysProcAttr as needed. From
 // then on the worker owns cmd: only the worker may start it and wait for it.
 // Start refuses a command made by [exec.CommandContext]: to end the program, stop
-// the worker. It also refuses SysProcAttr.Ptrace. The program leads a group of its own:
-// Setpgid and Pgid have no effect.
+// the worker. The program leads a group of its own: Setpgid and Pgid have no effect.
 //
 // The worker copies to and from a Stdin, Stdout and Stderr that is not a file. When the program
 // fails, the worker's error has the last line of such a Stderr, or the message of a traceback;
@@ -160,9 +157,8 @@ func (p *Process) validate() error {
 	return p.bounds.validate()
 }
 
-// Start runs the program. It returns nil once the kernel has started the program, also when a
-// shell becomes it ([WithListeners]).
-// Otherwise it returns an error, and the worker is Failed. Cancelling ctx asks
+// Start runs the program. It returns nil once the kernel has started the program, or the shell
+// that becomes it ([WithListeners]). Otherwise it returns an error, and the worker is Failed. Cancelling ctx asks
 // the program to stop. Start adds the variables of a [Handover] that ctx carries
 // to the program's environment.
 func (p *Process) Start(ctx context.Context) error {
@@ -178,36 +174,20 @@ func (p *Process) Start(ctx context.Context) error {
 		}
 	}
 	if err != nil {
-		err = fmt.Errorf("start %s: %w", p.Name(), err)
-		p.Finish(err)
-		return err
+		return p.refuse(err)
 	}
-	if p.ready == nil && !p.overlaps() {
+	if p.ready == nil {
 		p.markRunning(p.bounds.lacks())
 	}
 	call.Go(p.Name(), func() error { return p.live(own) }, func(err error) {
 		processEnded()
 		p.Finish(err)
 	})
-	if !p.overlaps() {
-		return nil
-	}
-	select {
-	case <-p.executed.Signaled():
-	case <-p.Done():
-	}
-	if !p.executed.HasSignaled() {
-		return fmt.Errorf("start %s: %w", p.Name(), cmp.Or(p.Err(), errGivenUp))
-	}
 	return nil
 }
 
 // launch starts the program.
 func (p *Process) launch(ctx context.Context) (err error) {
-	if traced(p.cmd) {
-		return errors.New("SysProcAttr.Ptrace is set, and the program would wait for a tracer for ever: " +
-			"want a program that is not traced")
-	}
 	p.shape(ctx)
 	listeners, err := p.passListeners()
 	if err != nil {

@@ -17,21 +17,21 @@ const signalledTogether = 250 * time.Millisecond
 // judge records the exit of the program. It returns the error that it means, and
 // whether the worker had to kill the program.
 func (p *Process) judge(own context.Context, err error, oom bool) (killed bool, _ error) {
-	exit := exitOf(p.cmd)
+	exit, signal := exitOf(p.cmd)
 	p.signalMu.Lock()
 	asked, forced := p.asked && own.Err() != nil, p.forced && own.Err() != nil
 	p.signalMu.Unlock()
-	byOther := exit.signal == syscall.SIGTERM || exit.signal == syscall.SIGINT
+	byOther := signal == syscall.SIGTERM || signal == syscall.SIGINT
 	switch {
 	case err == nil:
-	case forced && exit.signal == syscall.SIGKILL && p.StopRequested():
+	case forced && signal == syscall.SIGKILL && p.StopRequested():
 		killed = true
 		err = &KilledError{Name: p.Name(), Err: err}
-	case asked && (exit.signal == p.stopBy || exit.Code == 128+int(p.stopBy)):
+	case asked && (signal == p.stopBy || exit.Code == 128+int(p.stopBy)):
 		err = fmt.Errorf("%w: %w", ErrInterrupted, err)
 	case byOther && p.stopsSoon(own):
 		err = fmt.Errorf("%w: %w", ErrInterrupted, err)
-	case exit.signal == syscall.SIGKILL && oom:
+	case signal == syscall.SIGKILL && oom:
 		exit.OOM = true
 		err = fmt.Errorf("out of memory: %w", err)
 	}
@@ -39,7 +39,7 @@ func (p *Process) judge(own context.Context, err error, oom bool) (killed bool, 
 		exit.Error = err.Error()
 	}
 	p.exitMu.Lock()
-	p.exit = &exit.Exit
+	p.exit = &exit
 	p.exitMu.Unlock()
 	return killed, err
 }
@@ -65,21 +65,16 @@ func (p *Process) recordEnd(err error, cut bool) {
 	}
 }
 
-// processExit is an Exit with the signal as a number.
-type processExit struct {
-	Exit
-	signal syscall.Signal // 0 for none
-}
-
-func exitOf(cmd *exec.Cmd) processExit {
-	e := processExit{Exit: Exit{Code: -1, At: time.Now()}}
+// exitOf returns how a program ended, and the signal that ended it, 0 for none.
+func exitOf(cmd *exec.Cmd) (exit Exit, signal syscall.Signal) {
+	exit = Exit{Code: -1, At: time.Now()}
 	state := cmd.ProcessState
 	if state == nil {
-		return e
+		return exit, 0
 	}
-	e.PID, e.Code = state.Pid(), state.ExitCode()
-	if e.signal = signalOf(state); e.signal != 0 {
-		e.Signal = signalName(e.signal)
+	exit.PID, exit.Code = state.Pid(), state.ExitCode()
+	if signal = signalOf(state); signal != 0 {
+		exit.Signal = signalName(signal)
 	}
-	return e
+	return exit, signal
 }

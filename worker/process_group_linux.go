@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// awaitGroup returns when the zombie is alone in its group and its cgroup, or force
-// closes. It polls, because the kernel does not report that a group has become
+// awaitGroup returns when no process of the group and the cgroup runs, besides the zombie,
+// or force closes. It polls, because the kernel does not report that a group has become
 // empty.
 func (p *Process) awaitGroup(force <-chan struct{}) {
 	pause := 5 * time.Millisecond
@@ -19,17 +19,6 @@ func (p *Process) awaitGroup(force <-chan struct{}) {
 		case <-force:
 			return
 		}
-		pause = min(2*pause, 100*time.Millisecond)
-	}
-}
-
-// awaitDeath returns when the kernel has ended the group, which was killed. Until
-// then its processes hold their files. After killTakes it waits no longer.
-func (p *Process) awaitDeath() {
-	end := time.Now().Add(killTakes)
-	pause := time.Millisecond
-	for groupLives(p.cmd.Process.Pid) && time.Now().Before(end) {
-		time.Sleep(pause)
 		pause = min(2*pause, 100*time.Millisecond)
 	}
 }
@@ -83,13 +72,12 @@ func groupMembers(pgid int) []int {
 	if groups.looks.Load() == before {
 		groups.looks.Add(1)
 		groups.members = make(map[int][]int)
-		eachPID(func(pid int) bool {
+		for _, pid := range allPIDs() {
 			// The system call costs a twentieth of reading /proc/PID/stat.
 			if of, err := syscall.Getpgid(pid); err == nil && of != pid {
 				groups.members[of] = append(groups.members[of], pid)
 			}
-			return true
-		})
+		}
 	}
 	return groups.members[pgid]
 }

@@ -20,8 +20,7 @@ import (
 // The kernel holds Memory, PIDs and CPU for the program together with all
 // processes that it starts. For that it needs a cgroup: see [WithCgroup]. Without
 // one, Memory becomes a limit of the private writable memory of each process
-// (RLIMIT_DATA), and PIDs and CPU do not hold. Files and OOMScoreAdj are of each
-// process. All need Linux.
+// (RLIMIT_DATA), and PIDs and CPU do not hold. Files is of each process. All need Linux.
 type Limits struct {
 	// Memory is in bytes, and includes swap where the kernel counts it. When the
 	// processes want more, the kernel kills one of them: see OOM of [Exit].
@@ -34,11 +33,6 @@ type Limits struct {
 	CPU float64 `json:"cpu,omitempty"`
 	// Files is how many files a process may have open (RLIMIT_NOFILE).
 	Files int `json:"files,omitempty"`
-	// OOMScoreAdj, from -1000 to 1000, says how soon the kernel kills the program
-	// when memory runs out on the machine, compared to others: see oom_score_adj of
-	// proc(5). With 0 the program has this process's own value. A lower value than
-	// that needs the capability CAP_SYS_RESOURCE.
-	OOMScoreAdj int `json:"oomScoreAdj,omitempty"`
 	// Required makes Start fail when one of the limits cannot be had. Otherwise the
 	// program runs without it, and [Containment] says so.
 	Required bool `json:"required,omitempty"`
@@ -49,7 +43,7 @@ type Containment struct {
 	Cgroups []string `json:"cgroups,omitempty"` // the directories of its own cgroup
 	Limits  Limits   `json:"limits,omitzero"`   // the limits that were asked for
 	Missing []string `json:"missing,omitempty"` // the limits that do not hold, each with the reason
-	Usage   *Usage   `json:"usage,omitempty"`   // of all processes of the cgroup, not older than a second; at the end, the last
+	Usage   *Usage   `json:"usage,omitempty"`   // of all processes of the cgroup; at the end, the last
 }
 
 // Usage is what the processes of a cgroup use together, and how often its limits
@@ -62,15 +56,6 @@ type Usage struct {
 	Throttled  time.Duration `json:"throttledNs,omitempty"` // how long they had to wait because of Limits.CPU
 	Refused    int           `json:"refused,omitempty"`     // processes and threads that could not start because of Limits.PIDs
 	OOMKills   int           `json:"oomKills,omitempty"`    // processes that the kernel has killed because memory ran out
-	Pressure   Pressure      `json:"pressure,omitzero"`     // cgroup v2 only
-}
-
-// Pressure is the share of the last ten seconds, in percent, in which some process
-// of a cgroup waited for a resource: the kernel's pressure stall information.
-type Pressure struct {
-	CPU    float64 `json:"cpu,omitempty"`
-	Memory float64 `json:"memory,omitempty"`
-	IO     float64 `json:"io,omitempty"`
 }
 
 // WithLimits bounds what the program may use. Start returns an error for a limit
@@ -97,12 +82,11 @@ func WithLimits(l Limits) ProcessOption { return func(p *Process) { p.bounds.lim
 // A parent must be delegated to this process: this process may make directories in
 // it, and may move its children there, as with Delegate=yes of a systemd service.
 // Name one directory of cgroup v2. Of v1, name one in each hierarchy that a limit
-// needs (memory, pids, cpu), and one of the freezer, which makes sure that no process
-// escapes while the worker kills them. On a hybrid machine, name both. The program
-// starts in its cgroup of v2. The worker moves it to those of v1 before its first
-// instruction or a moment after the start, as [WithLimits] says of limits: a process
-// that the program has started before is outside. The worker never moves this
-// process, and changes nothing outside of the parents.
+// needs (memory, pids, cpu). On a hybrid machine, name both. The program starts in its
+// cgroup of v2. The worker moves it to those of v1 before its first instruction or a moment
+// after the start, as [WithLimits] says of limits: a process that the program has started
+// before is outside. The worker never moves this process, and changes nothing outside of the
+// parents.
 //
 // When the first worker of this process starts below a parent, it ends what another
 // process has left there that was killed before it could end its own workers.
@@ -113,10 +97,8 @@ func WithCgroup(parents ...string) ProcessOption {
 	return func(p *Process) { p.bounds.parents, p.bounds.wanted = parents, true }
 }
 
-const (
-	usageIsFresh = time.Second     // for so long a reading of the usage is used again
-	killTakes    = 5 * time.Second // after that, what was killed and has not ended is given up
-)
+// killTakes is after how long what was killed and has not ended is given up.
+const killTakes = 5 * time.Second
 
 // bounds is what bounds a process. The zero value bounds nothing.
 type bounds struct {
@@ -127,9 +109,8 @@ type bounds struct {
 	mu      sync.Mutex     // guards everything below
 	group   *contain.Group // nil without a cgroup
 	missing []string
-	data    bool // Limits.Memory holds for each process alone
-	usage   *Usage
-	readAt  time.Time
+	data    bool  // Limits.Memory holds for each process alone
+	usage   Usage // the last one, once the cgroup is removed
 	ended   bool
 }
 
@@ -145,8 +126,6 @@ func (b *bounds) validate() error {
 		return fmt.Errorf("Limits.CPU is %v, want 0, or a number of processors from %v", l.CPU, contain.MinCPU)
 	case l.Files < 0:
 		return fmt.Errorf("Limits.Files is %d, want 0 or more", l.Files)
-	case l.OOMScoreAdj < -1000 || l.OOMScoreAdj > 1000:
-		return fmt.Errorf("Limits.OOMScoreAdj is %d, want -1000 to 1000", l.OOMScoreAdj)
 	}
 	return nil
 }
@@ -197,13 +176,8 @@ func (b *bounds) miss(why string, lacks func(controller string) bool) {
 		}
 		b.missing = append(b.missing, text)
 	}
-	if !contain.Bounds {
-		if l.Files > 0 {
-			b.missing = append(b.missing, "files: only Linux has it")
-		}
-		if l.OOMScoreAdj != 0 {
-			b.missing = append(b.missing, "oomScoreAdj: only Linux has it")
-		}
+	if l.Files > 0 && !contain.Bounds {
+		b.missing = append(b.missing, "files: only Linux has it")
 	}
 }
 
@@ -222,7 +196,7 @@ func (b *bounds) lacks() error {
 func (b *bounds) holder(cmd *exec.Cmd) func() error {
 	l := b.limits
 	join := b.group != nil && b.group.Joins(cmd.SysProcAttr)
-	if !contain.Bounds || !join && !b.data && l.Files == 0 && l.OOMScoreAdj == 0 {
+	if !contain.Bounds || !join && !b.data && l.Files == 0 {
 		return nil
 	}
 	return func() error {
@@ -236,9 +210,6 @@ func (b *bounds) holder(cmd *exec.Cmd) func() error {
 		}
 		if l.Files > 0 {
 			errs = append(errs, contain.Files(pid, l.Files))
-		}
-		if l.OOMScoreAdj != 0 {
-			errs = append(errs, contain.OOMScore(pid, l.OOMScoreAdj))
 		}
 		return errors.Join(errs...)
 	}
@@ -272,21 +243,6 @@ func (b *bounds) signal(s syscall.Signal, leave func(pid int) bool) {
 // lives reports whether a process of the cgroup runs.
 func (b *bounds) lives() bool { return b.group != nil && !b.group.Empty() }
 
-// oom returns a function that reports whether the kernel has killed a process of
-// the cgroup because memory ran out, nil when the cgroup does not count that.
-func (b *bounds) oom() func() bool {
-	if b.group == nil {
-		return nil
-	}
-	if _, counts := b.group.OOMKills(); !counts {
-		return nil
-	}
-	return func() bool {
-		kills, _ := b.group.OOMKills()
-		return kills > 0
-	}
-}
-
 // close ends the cgroup of a program that was killed as it started.
 func (b *bounds) close() error {
 	if b.group != nil {
@@ -302,20 +258,9 @@ func (b *bounds) remove() error {
 	if b.group == nil || b.ended {
 		return nil
 	}
-	b.readLocked()
+	b.usage = Usage(b.group.Usage())
 	b.ended = true
 	return b.group.Remove()
-}
-
-func (b *bounds) readLocked() {
-	if b.ended {
-		return
-	}
-	u := b.group.Usage()
-	b.usage, b.readAt = &Usage{
-		Memory: u.Memory, MemoryPeak: u.MemoryPeak, PIDs: u.PIDs, CPU: u.CPU, Throttled: u.Throttled,
-		Refused: u.Refused, OOMKills: u.OOMKills, Pressure: Pressure(u.Pressure),
-	}, time.Now()
 }
 
 // state describes the bounds, nil when it bounds nothing.
@@ -329,12 +274,11 @@ func (b *bounds) state() *Containment {
 	if b.group == nil {
 		return c
 	}
-	c.Cgroups = b.group.Dirs()
-	if b.usage == nil || time.Since(b.readAt) >= usageIsFresh {
-		b.readLocked()
+	usage := b.usage
+	if !b.ended {
+		usage = Usage(b.group.Usage())
 	}
-	usage := *b.usage
-	c.Usage = &usage
+	c.Cgroups, c.Usage = b.group.Dirs(), &usage
 	return c
 }
 

@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/internal/call"
@@ -29,11 +28,6 @@ const (
 
 	// readyPause is the pause between two calls of a check of readiness.
 	readyPause = 100 * time.Millisecond
-	// programArg is the program among the arguments of the shell.
-	programArg = 3
-
-	// executePause is the pause between two looks whether the shell has become the program.
-	executePause = time.Millisecond
 	// acceptTakes is how long a dial waits until the program accepts a connection.
 	acceptTakes = time.Second
 	// acceptPause is the pause between two looks at such a connection, and between two
@@ -51,9 +45,9 @@ const (
 // A listener is one of package net, or of App.Listen. Start returns an error for one without a
 // descriptor, such as that of package tls. The program starts by /bin/sh, which replaces itself
 // by it, because LISTEN_PID is its own process id. The shell passes on no variable whose name has
-// other characters than letters, digits and underscores. Start waits until it has become the
-// program, and returns an error that names a program that cannot be executed. A script needs a #!
-// line: some shells run one without it as themselves. It needs Linux.
+// other characters than letters, digits and underscores. Start returns an error for a program that
+// is not there or is not executable; one that the kernel refuses for another reason ends at once with
+// 126 or 127. A script needs a #! line: some shells run one without it as themselves. It needs Linux.
 func WithListeners(listeners ...net.Listener) ProcessOption {
 	return func(p *Process) { p.listeners = append(p.listeners, listeners...) }
 }
@@ -77,17 +71,12 @@ func WithReady(check func(ctx context.Context, p *Process) error) ProcessOption 
 // DialContext connects to address. On the port of one of the process's TCP listeners it returns
 // a connection that a process of its group has accepted, or one below it, and dials again while
 // another instance accepts. It returns an error when the program has ended, or none of its processes
-// has accepted for a second, or for three quarters of the time that ctx has left, so that a caller
-// with that ctx gets this error and not that of ctx. Without CAP_SYS_PTRACE it cannot see what a
-// program that has changed its user accepts: then each connection counts as the program's. To
-// other addresses, and before Start, it dials as package net does. It may be called concurrently.
+// has accepted for a second. Without CAP_SYS_PTRACE it cannot see what a program that has changed its
+// user accepts: then each connection counts as the program's. To other addresses, and before Start,
+// it dials as package net does. It may be called concurrently.
 func (p *Process) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	var d net.Dialer
-	takes := acceptTakes
-	if deadline, ok := ctx.Deadline(); ok {
-		takes = min(takes, time.Until(deadline)*3/4)
-	}
-	patience, cancel := context.WithTimeout(ctx, takes)
+	patience, cancel := context.WithTimeout(ctx, acceptTakes)
 	defer cancel()
 	for {
 		conn, err := d.DialContext(ctx, network, address)
@@ -171,9 +160,6 @@ func listeningCommand(cmd *exec.Cmd) error {
 			return err
 		}
 	}
-	if _, err := os.Stat(shell); err != nil {
-		return fmt.Errorf("a program with listeners is started by a shell: %w", err)
-	}
 	args := []string{"sh", "-c", startListening, cmd.Path}
 	if len(cmd.Args) > 1 {
 		args = append(args, cmd.Args[1:]...)
@@ -186,44 +172,6 @@ func closeAll(files []*os.File) {
 	for _, f := range files {
 		_ = f.Close() // a copy of a socket
 	}
-}
-
-// isExecuted waits until the shell has become the program, and returns false when ctx ends first.
-func (p *Process) isExecuted(ctx context.Context) bool {
-	own := strings.Join(p.cmd.Args[:programArg], "\x00") + "\x00"
-	for {
-		// It is empty while the kernel replaces a program, and after the end.
-		line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.PID()))
-		switch isOther := len(line) > 0 && !strings.HasPrefix(string(line), own); {
-		case p.exited.HasSignaled():
-			return isOther
-		case isOther, err != nil: // a process of another user may be hidden; the shell is not
-			return true
-		}
-		if !sleep(ctx, executePause) {
-			return false
-		}
-	}
-}
-
-// markExecuted records that the shell has become the program.
-func (p *Process) markExecuted() {
-	if p.ready == nil {
-		p.markRunning(p.bounds.lacks())
-	}
-	p.executed.Signal()
-}
-
-// endedUnseen tells a program that was too quick to be seen from one that was not executed, by
-// the exit status. err is the error that it ended with.
-func (p *Process) endedUnseen(err error) error {
-	const signaled, cannotExecute, notFound = -1, 126, 127
-	switch p.cmd.ProcessState.ExitCode() {
-	case signaled, cannotExecute, notFound:
-		return fmt.Errorf("%s was not executed: %w", p.cmd.Args[programArg], err)
-	}
-	p.markExecuted()
-	return err
 }
 
 // awaitReady makes the worker Running when its check of readiness succeeds, until ctx ends.

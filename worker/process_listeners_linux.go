@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net"
 	"os"
 	"slices"
@@ -73,30 +74,23 @@ func mayHave(pid int, sockets []string) bool {
 // started in sessions of their own. It leaves out those that have ended and are not reaped yet: they
 // have no sockets, and the kernel hides that as well.
 func familyOf(pid int) map[int]bool {
-	family, parents := map[int]bool{pid: true}, make(map[int]int)
-	var ended []int
-	eachPID(func(other int) bool {
+	family, all := map[int]bool{pid: true}, make(map[int]procStat)
+	for _, other := range allPIDs() {
 		if s, ok := readStat(other); ok {
-			parents[other] = s.ppid
-			if s.state == 'Z' || s.state == 'X' {
-				ended = append(ended, other)
-			}
+			all[other] = s
 			if s.pgrp == pid {
 				family[other] = true
 			}
 		}
-		return true
-	})
+	}
 	for grows := true; grows; {
 		grows = false
-		for child, parent := range parents {
-			if family[parent] && !family[child] {
+		for child, s := range all {
+			if family[s.ppid] && !family[child] {
 				family[child], grows = true, true
 			}
 		}
 	}
-	for _, other := range ended {
-		delete(family, other)
-	}
+	maps.DeleteFunc(family, func(other int, _ bool) bool { return all[other].state == 'Z' || all[other].state == 'X' })
 	return family
 }

@@ -10,22 +10,15 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/contain"
 )
 
-// watchOOM returns a function that reports whether the kernel has killed a
-// process of the program's cgroup since then because memory ran out. Call that
-// function before the program is reaped. The cgroup may have other processes. But
-// when a SIGKILL that this process did not send has ended the program too, the
-// answer is almost certain.
+// watchOOM returns a function that reports whether the kernel has killed a process of the
+// program's cgroup since then because memory ran out. The cgroup may have other processes.
+// But when a SIGKILL that this process did not send has ended the program too, the answer is
+// almost certain.
 func watchOOM(cmd *exec.Cmd) func() bool {
-	pid := cmd.Process.Pid
-	dir, before := oomKills(pid)
+	dir, before := oomKills(cmd.Process.Pid)
 	return func() bool {
-		if count, _ := contain.OOMKills(dir); dir != "" && count > before {
-			return true
-		}
-		// The program may have been moved to another cgroup since. (In v1 a
-		// zombie's cgroup is the root.)
-		now, count := oomKills(pid)
-		return now != dir && count > 0
+		count, _ := contain.OOMKills(dir)
+		return dir != "" && count > before
 	}
 }
 

@@ -17,13 +17,7 @@ func (p *Process) live(own context.Context) error {
 		p.exited.Signal()
 		cancel()
 	}()
-	oom := p.bounds.oom()
-	if oom == nil {
-		oom = watchOOM(p.cmd)
-	}
-	if p.overlaps() && p.isExecuted(runs) {
-		p.markExecuted()
-	}
+	oom := watchOOM(p.cmd)
 	if p.ready != nil && runs.Err() == nil {
 		asking := call.Start(p.Name(), func() error { p.awaitReady(runs); return nil })
 		defer func() { _ = asking.Wait(runs.Done(), call.Settle) }() // a check that does not return is left to itself
@@ -43,7 +37,7 @@ func (p *Process) live(own context.Context) error {
 	case <-ended:
 	default:
 		if p.askProgram(grace) {
-			p.askGroup()
+			p.ask(true)
 			select {
 			case <-ended:
 			case <-grace:
@@ -51,22 +45,21 @@ func (p *Process) live(own context.Context) error {
 			}
 		}
 		p.kill()
-		p.forceNow() // no process of the group needs a grace any more
+		p.force.Signal() // no process of the group needs a grace any more
 		<-ended
 	}
 	p.kill() // the group is empty or dying, and its number is still ours
 	outOfMemory := p.wasKilled && oom()
 	waited := p.reap()
 	killed, err := p.judge(own, waited, outOfMemory)
-	if p.overlaps() && !p.executed.HasSignaled() {
-		err = p.endedUnseen(err)
-	}
 	p.exitRecorded.Signal()
 	err = p.endStreams(waited, err, killed)
 	if endedEarly := p.ready != nil && !p.isReady.Load() && own.Err() == nil; endedEarly && err == nil {
 		err = ErrStartCondition
 	}
-	p.awaitDeath()
+	late, cancelLate := context.WithTimeout(context.Background(), killTakes)
+	defer cancelLate()
+	p.awaitGroup(late.Done()) // until the kernel has ended its processes, they hold their files
 	p.endBounds()
 	return err
 }
@@ -79,7 +72,7 @@ func (p *Process) askProgram(grace <-chan time.Time) bool {
 		return true
 	default:
 	}
-	p.ask()
+	p.ask(false)
 	select {
 	case <-p.exited.Signaled():
 		return true

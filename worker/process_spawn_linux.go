@@ -66,7 +66,7 @@ func startHeld(cmd *exec.Cmd, hold func() error) error {
 	if hold == nil {
 		return cmd.Start()
 	}
-	trace := !cmd.SysProcAttr.Ptrace && canTrace() && !gainsPrivileges(cmd.Path)
+	trace := canTrace() && !gainsPrivileges(cmd.Path)
 	if trace {
 		cmd.SysProcAttr.Ptrace = true
 	}

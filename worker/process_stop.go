@@ -23,13 +23,13 @@ func (p *Process) Stop(ctx context.Context) error {
 		if deadline, ok := ctx.Deadline(); ok {
 			// The kernel needs a moment to end killed processes.
 			left := time.Until(deadline)
-			last := time.AfterFunc(left-min(left/10, 500*time.Millisecond), p.forceNow)
+			last := time.AfterFunc(left-min(left/10, 500*time.Millisecond), func() { p.force.Signal() })
 			defer last.Stop()
 		}
 	}
 	return p.awaitStop(ctx, func() error {
 		p.kill()
-		p.forceNow()
+		p.force.Signal()
 		if p.exited.HasSignaled() {
 			<-p.exitRecorded.Signaled() // no process of the group is waited for any more
 			if blocked := p.pipes.blocked(p.Name()); blocked != nil {
@@ -41,31 +41,23 @@ func (p *Process) Stop(ctx context.Context) error {
 	})
 }
 
-func (p *Process) forceNow() { p.force.Signal() }
-
-// ask asks the program to stop, and with WithGroupSignals its group too.
-func (p *Process) ask() { p.askBy(p.signalLocked) }
-
-// askGroup asks what is left of the group to stop, unless ask has asked all of it.
-func (p *Process) askGroup() {
-	p.signalMu.Lock()
-	askedAll := p.asked && p.toGroup
-	p.signalMu.Unlock()
-	if !askedAll {
-		p.askBy(p.signalGroupLocked)
-	}
-}
-
-// askBy sends the stop signal. A stopped process gets no signal but SIGKILL before it is
-// continued, and a suspension stops the whole group.
-func (p *Process) askBy(signal func(syscall.Signal) error) {
+// ask sends the stop signal to the program, or to all of its group, unless that has it. A
+// stopped process gets no signal but SIGKILL before it is continued, and a suspension stops
+// the whole group.
+func (p *Process) ask(all bool) {
 	p.signalMu.Lock()
 	defer p.signalMu.Unlock()
-	if !p.reaped && !p.forced {
-		p.asked = true
-		_ = signal(p.stopBy) // without permission to signal it, the worker can only wait for its end
-		_ = p.signalGroupLocked(sigCont)
+	hasAsked := p.asked && p.toGroup
+	if p.reaped || p.forced || hasAsked {
+		return
 	}
+	p.asked = true
+	signal := p.signalLocked
+	if all {
+		signal = p.signalGroupLocked
+	}
+	_ = signal(p.stopBy) // without permission to signal it, the worker can only wait for its end
+	_ = p.signalGroupLocked(sigCont)
 }
 
 func (p *Process) kill() {

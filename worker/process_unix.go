@@ -27,9 +27,6 @@ func ownGroup(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &attr
 }
 
-// traced reports whether the command asks to be traced. The worker traces none that does.
-func traced(cmd *exec.Cmd) bool { return cmd.SysProcAttr != nil && cmd.SysProcAttr.Ptrace }
-
 // signalProgramLocked signals the program alone. For a program that has ended it returns nil.
 func (p *Process) signalProgramLocked(s syscall.Signal) error {
 	err := p.cmd.Process.Signal(s)

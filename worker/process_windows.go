@@ -14,8 +14,6 @@ const (
 
 func ownGroup(*exec.Cmd) {}
 
-func traced(*exec.Cmd) bool { return false }
-
 func (p *Process) signalProgramLocked(s syscall.Signal) error { return p.signalGroupLocked(s) }
 
 // signalGroupLocked ends the program, because Windows has no other signals.

@@ -55,12 +55,11 @@ func reap(ctx context.Context) error {
 func reapOrphans() (reaped int) {
 	var zombies []int
 	self := os.Getpid()
-	eachPID(func(pid int) bool {
+	for _, pid := range allPIDs() {
 		if s, ok := readStat(pid); ok && s.ppid == self && s.state == 'Z' {
-			zombies = append(zombies, s.pid)
+			zombies = append(zombies, pid)
 		}
-		return true
-	})
+	}
 	if len(zombies) == 0 {
 		return 0
 	}

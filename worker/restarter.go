@@ -48,7 +48,7 @@ type Restarter struct {
 	fn      func(context.Context) error
 	opts    []FuncOption
 	backoff Backoff
-	log     restartLog
+	log     limitedLog
 	hold    fsm.Signal // HoldRestarts was called
 	wake    fsm.Wake   // the loop has to look at the fields below
 
@@ -56,7 +56,6 @@ type Restarter struct {
 	run      *Func
 	last     *Exit // how the run before the current one ended
 	restarts int
-	paused   bool // no run begins while suspended
 
 	restarted chan struct{} // Restart waits for it: closed when the next run begins; nil when no restart was asked for
 }
@@ -83,14 +82,12 @@ func (r *Restarter) Start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err = r.backoff.Validate(); err != nil {
-		err = fmt.Errorf("start %s: %w", r.Name(), err)
-	} else {
-		first := r.newRun(1)
-		r.setRun(first)
-		err = first.Start(own)
+	if err := r.backoff.Validate(); err != nil {
+		return r.refuse(err)
 	}
-	if err != nil {
+	first := r.newRun(1)
+	r.setRun(first)
+	if err := first.Start(own); err != nil {
 		r.Finish(err)
 		return err
 	}
@@ -150,7 +147,9 @@ func (r *Restarter) loop(own context.Context) error {
 		_ = next.hold(why, due) // never fails for a new worker
 		r.setRun(next)          // Pending by now: Restart would stop a run in any other status, and the worker would end
 		if wait > 0 && r.log.due() {
-			r.log.say("unit failed, and is restarted", call.Unnamed(r.Name(), err), n-1, wait, "unit", r.Name())
+			failure := call.Unnamed(r.Name(), err)
+			r.log.say(slog.LevelWarn, "unit failed, and is restarted", failure, "unit", r.Name(),
+				"error", failure, "restarts", n-1, "wait", wait.Round(time.Millisecond))
 		}
 		if !r.startWhenDue(own, next, wait) {
 			next.RequestStop(ErrStopRequested)
@@ -194,8 +193,8 @@ func (r *Restarter) verdict(own context.Context, run *Func, delays *delays) (wai
 	return max(wait, 1), err
 }
 
-// startWhenDue starts a pending run when its wait is over or Restart was called, and the
-// worker is not suspended. It returns false when the worker has to end instead.
+// startWhenDue starts a pending run when its wait is over or Restart was called. It returns
+// false when the worker has to end instead.
 func (r *Restarter) startWhenDue(own context.Context, next *Func, wait time.Duration) bool {
 	over := time.After(wait)
 	for due := false; own.Err() == nil && !r.hold.HasSignaled(); {
@@ -213,12 +212,12 @@ func (r *Restarter) startWhenDue(own context.Context, next *Func, wait time.Dura
 	return false
 }
 
-// startIf starts a pending run unless it has to wait. Suspend and Restart look at the
-// worker under the same lock.
+// startIf starts a pending run unless it has to wait. Restart looks at the worker under the
+// same lock.
 func (r *Restarter) startIf(own context.Context, next *Func, due bool) (started, ok bool) {
 	r.runMu.Lock()
 	defer r.runMu.Unlock()
-	if r.paused || !due && r.restarted == nil {
+	if !due && r.restarted == nil {
 		return false, false
 	}
 	r.restarts++ // before the Start, because the run may end at once
@@ -294,7 +293,7 @@ var errRestartAsked = errors.New("a restart was asked for")
 // Restart returns nil once the next run is Running, and otherwise the error of that run or
 // of the worker's end. When ctx ends first, it returns ctx's cause and the restart goes on.
 // It returns [ErrNotRestartable] and does nothing when the worker was not started, is
-// suspended, is stopping, has ended, or after HoldRestarts. Calls at the same time are one
+// stopping, has ended, or after HoldRestarts. Calls at the same time are one
 // restart.
 func (r *Restarter) Restart(ctx context.Context) error {
 	again, err := r.askAgain()
@@ -325,12 +324,10 @@ func (r *Restarter) askAgain() (again <-chan struct{}, err error) {
 	r.runMu.Lock()
 	defer r.runMu.Unlock()
 	switch s := r.Status(); {
-	case r.run == nil || s == StatusStopping || s == StatusSuspended || s.Terminal():
+	case r.run == nil || s == StatusStopping || s.Terminal():
 		return nil, fmt.Errorf("%w: it is %s", ErrNotRestartable, s)
 	case r.hold.HasSignaled():
 		return nil, fmt.Errorf("%w: it is about to stop", ErrNotRestartable)
-	case r.paused:
-		return nil, fmt.Errorf("%w: it is about to be suspended", ErrNotRestartable)
 	}
 	if r.restarted == nil {
 		r.restarted = make(chan struct{})
@@ -348,47 +345,4 @@ func (r *Restarter) isRestartAsked() bool {
 	r.runMu.Lock()
 	defer r.runMu.Unlock()
 	return r.restarted != nil
-}
-
-// Suspend asks the current run to pause, and waits until it has paused. When the
-// run fails first, the next run does not start before [Restarter.Resume].
-func (r *Restarter) Suspend(ctx context.Context) error { return r.suspend(ctx, r) }
-
-// Resume lets the current run go on, and lets a waiting one start.
-func (r *Restarter) Resume(ctx context.Context) error { return r.resume(ctx, r) }
-
-// setPaused keeps runs from beginning, or lets them begin. It returns the current run.
-func (r *Restarter) setPaused(paused bool) *Func {
-	r.runMu.Lock()
-	defer r.runMu.Unlock()
-	r.paused = paused
-	return r.run
-}
-
-func (r *Restarter) quiesce(ctx context.Context) error {
-	run := r.setPaused(true)
-	if _, err := run.Await(ctx, func(s Status) bool { return s != StatusStarting }); err != nil {
-		return errors.New("its run has not started yet")
-	}
-	if run.Status() != StatusRunning {
-		return nil // there is no run, or the worker ends with it
-	}
-	err := run.Suspend(ctx)
-	switch {
-	case err == nil || run.Status().Terminal():
-		return nil
-	case ctx.Err() != nil:
-		return errors.New("it did not pause")
-	}
-	return err
-}
-
-func (r *Restarter) proceed(ctx context.Context, running func() error) error {
-	err := running()
-	run := r.setPaused(false)
-	r.wake.Notify()
-	if run.Status() == StatusSuspended {
-		err = errors.Join(err, run.Resume(ctx))
-	}
-	return err
 }

@@ -9,11 +9,12 @@ import (
 
 // ErrNotRestartable is returned by [RestartUnit] and [Restarter.Restart] for a worker
 // that cannot be restarted. The error around it says why: nothing supervises the worker,
-// or it is stopping, suspended, or at its end.
+// or it is stopping, or at its end.
 var ErrNotRestartable = errors.New("it cannot be restarted")
 
 // RestartUnit starts a unit again. w has the given name, and the unit is w itself or is below
 // it. The unit's path has the names from w down to the unit, as in State, with / between them.
+// A child of a supervisor whose name has a / cannot be reached.
 // The unit is a [Restarter] or a child of a [Supervisor]: RestartUnit calls
 // [Restarter.Restart] or [Supervisor.RestartChild], and returns its result. It returns
 // [ErrNoChild] for a path without a unit, and [ErrNotRestartable] for a unit that is not
@@ -49,26 +50,21 @@ func (s *Supervisor) restartBelow(ctx context.Context, path string) error {
 	if path == "" {
 		return fmt.Errorf("%w: no other supervisor has it; restart its children", ErrNotRestartable)
 	}
-	for end := len(path); end > 0; end-- { // the longest name first, which may contain a slash
-		if end < len(path) && path[end] != '/' {
-			continue
+	name, rest, _ := strings.Cut(path, "/")
+	s.mu.Lock()
+	c := s.byName[name]
+	s.mu.Unlock()
+	switch {
+	case c == nil:
+		return ErrNoChild
+	case rest != "":
+		w := c.current()
+		if w == nil {
+			return ErrNoChild
 		}
-		s.mu.Lock()
-		c := s.byName[path[:end]]
-		s.mu.Unlock()
-		switch {
-		case c == nil:
-			continue
-		case end < len(path):
-			w := c.current()
-			if w == nil {
-				return ErrNoChild
-			}
-			return RestartUnit(ctx, w.Worker, c.name, path)
-		case c.state().Status == StatusStopping:
-			return fmt.Errorf("%w: it is %s already", ErrNotRestartable, StatusStopping)
-		}
-		return s.RestartChild(ctx, c.name)
+		return RestartUnit(ctx, w.Worker, name, path)
+	case c.state().Status == StatusStopping:
+		return fmt.Errorf("%w: it is %s already", ErrNotRestartable, StatusStopping)
 	}
-	return ErrNoChild
+	return s.RestartChild(ctx, name)
 }

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -92,9 +93,6 @@ const (
 // FuncSpec describes a child that runs a function.
 func FuncSpec(name string, fn func(context.Context) error, opts ...FuncOption) Spec {
 	return Spec{Name: name, New: func(name string) (Worker, error) {
-		if fn == nil {
-			return nil, errors.New("there is no function")
-		}
 		return NewFunc(name, fn, opts...), nil
 	}}
 }
@@ -166,17 +164,10 @@ func (s Spec) Validate() error {
 }
 
 func (s *Spec) withDefaults() {
-	def := func(d *time.Duration, v time.Duration) {
-		if *d == 0 {
-			*d = v
-		}
-	}
-	if s.Restart == "" {
-		s.Restart = Always
-	}
-	def(&s.StartTimeout, defaultStartTimeout)
-	def(&s.ProbePeriod, defaultProbePeriod)
-	def(&s.ProbeTimeout, defaultProbeTimeout)
+	s.Restart = cmp.Or(s.Restart, Always)
+	s.StartTimeout = cmp.Or(s.StartTimeout, defaultStartTimeout)
+	s.ProbePeriod = cmp.Or(s.ProbePeriod, defaultProbePeriod)
+	s.ProbeTimeout = cmp.Or(s.ProbeTimeout, defaultProbeTimeout)
 }
 
 // once reports whether the policy never restarts a child.

@@ -98,9 +98,9 @@ func (c SupervisorConfig) Validate() error {
 // supervisor stops its children in reverse order and fails. Its own supervisor
 // then decides what to do.
 //
-// A child that has ended and is not started again stays in the State. When more
-// than 1,000 children are done, the supervisor forgets the oldest 500 of them. Add
-// may use their names again at any time.
+// A child that has ended and is not started again stays in the State. The supervisor keeps
+// the last 1,000 such children, and forgets the others. Add may use their names again at any
+// time.
 //
 // A child never has two running instances: while an abandoned instance still
 // runs, the next one stays Pending. The exception is a [Process] with listeners, which
@@ -131,13 +131,13 @@ type Supervisor struct {
 	beside   []*child // children that start or stop beside the one that has their name
 
 	// Only the loop uses the fields below.
-	log            restartLog
-	failures       failureLog
-	history        []*child                // children that are done, the oldest first
-	first          *group                  // the children of the config, until each was started or given up
-	untried        int                     // children that were never started
-	calls          int                     // goroutines that call a child
-	abandoned      map[string]map[any]bool // abandoned instances and starts that still run, by the child's name
+	log            limitedLog     // of restarts
+	failures       limitedLog     // that no restart answers
+	history        []*child       // children that are done, the oldest first
+	first          *group         // the children of the config, until each was started or given up
+	untried        int            // children that were never started
+	calls          int            // goroutines that call a child
+	abandoned      map[string]int // abandoned instances and starts that still run, by the child's name
 	holding        bool
 	suspended      bool
 	awaitSettled   []chan<- error // callers that wait until no child is starting or stopping
@@ -147,9 +147,8 @@ type Supervisor struct {
 	allAskedToStop bool // stopNext has asked all children to stop at the same time
 	failure        error
 	cause          error
-	deadline       time.Time   // of the stop, zero for none
-	stopNowTimer   *time.Timer // stops all remaining children shortly before the deadline
-	abandonedErrs  []error     // about children that were abandoned while the supervisor stops
+	deadline       time.Time // of the stop, zero for none
+	abandonedErrs  []error   // about children that were abandoned while the supervisor stops
 }
 
 // NewSupervisor returns a worker that runs the children of cfg. Start returns an
@@ -195,9 +194,7 @@ func (s *Supervisor) Start(ctx context.Context) error {
 		return err
 	}
 	if err := s.validate(); err != nil {
-		err = fmt.Errorf("start %s: %w", s.Name(), err)
-		s.Finish(err)
-		return err
+		return s.refuse(err)
 	}
 	s.running = true
 	s.base = context.WithoutCancel(withoutFunc(ctx))
@@ -210,7 +207,7 @@ func (s *Supervisor) Start(ctx context.Context) error {
 	limits := s.cfg.Backoff.WithDefaults()
 	s.intensity = intensity{limit: limits.MaxRestarts, window: limits.Window}
 	s.cfg.Backoff.MaxRestarts, s.cfg.Backoff.Window = NoLimit, 0
-	s.abandoned = make(map[string]map[any]bool)
+	s.abandoned = make(map[string]int)
 	s.untried = len(s.children)
 	unwatch := context.AfterFunc(own, func() {
 		s.box.Post(func() { s.stopAll(s.causeOf(own), time.Time{}) })
@@ -316,10 +313,9 @@ func (s *Supervisor) await(ctx context.Context, reply <-chan error) error {
 
 // Stop stops the children in reverse order and waits until all have stopped. A child has
 // half of the time until ctx's deadline, so that the others have time too, and the last
-// one that lives has the whole. When a tenth of the time until ctx's deadline is left, it
-// stops all that remain at once. When ctx ends first, the supervisor is Killed and the
-// error names each child that has not stopped; [BaseWorker.Gone] closes when they have
-// returned.
+// one that lives has the whole. When ctx ends first, it stops all that remain at once, the
+// supervisor is Killed and the error names each child that has not stopped;
+// [BaseWorker.Gone] closes when they have returned.
 func (s *Supervisor) Stop(ctx context.Context) error {
 	cause := stopCause(ctx)
 	if s.RequestStop(cause) {

@@ -9,11 +9,10 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
-// Suspend suspends the children in reverse order. It waits for a child that is
+// Suspend suspends the children in reverse order. It waits for a child that is being made,
 // starting or stopping. Pending children stay pending, and no child starts before
-// [Supervisor.Resume]: an instance that its factory returns meanwhile waits too. When
-// a child cannot be suspended, or ctx ends, Suspend resumes the suspended ones in
-// order.
+// [Supervisor.Resume]. When a child cannot be suspended, or ctx ends, Suspend resumes the
+// suspended ones in order.
 func (s *Supervisor) Suspend(ctx context.Context) error { return s.suspend(ctx, s) }
 
 // Resume resumes the children in order, and lets pending ones start. It goes on
@@ -50,7 +49,7 @@ func (s *Supervisor) suspendChild(ctx context.Context, i *instance) error {
 	if !ok {
 		return fmt.Errorf("child %s: %w: it has no Suspend", i.child.name, ErrNotSuspendable)
 	}
-	err := within(ctx, i.child.name, child.Suspend)
+	err := call.Within(ctx, i.child.name, call.Settle, func() error { return child.Suspend(ctx) })
 	switch {
 	case err == nil || !i.child.lives():
 		return nil
@@ -75,7 +74,7 @@ func (s *Supervisor) resumeAll(ctx context.Context, children []*child) error {
 			continue
 		}
 		if child, ok := w.Worker.(Suspender); ok {
-			errs = append(errs, within(ctx, c.name, child.Resume))
+			errs = append(errs, call.Within(ctx, c.name, call.Settle, func() error { return child.Resume(ctx) }))
 		}
 	}
 	return errors.Join(errs...)
@@ -97,8 +96,7 @@ func (s *Supervisor) holdStarts(ctx context.Context) error {
 	return err
 }
 
-// answerSettled answers holdStarts once no child is starting or stopping. An instance that was
-// made and waits for a Resume does not count as starting.
+// answerSettled answers holdStarts once no child is starting or stopping.
 func (s *Supervisor) answerSettled() {
 	if len(s.awaitSettled) == 0 || slices.ContainsFunc(s.children, (*child).isStartingOrStopping) {
 		return
@@ -110,21 +108,15 @@ func (s *Supervisor) answerSettled() {
 }
 
 func (c *child) isStartingOrStopping() bool {
-	isStarting := c.op != nil && c.op.placed != nil
-	isStopping := c.instance != nil && c.instance.running && c.instance.asked
-	return isStarting || isStopping
+	return c.op != nil || c.instance != nil && c.instance.running && c.instance.asked
 }
 
-// releaseStarts lets the loop start children again, and starts instances that waited for that.
+// releaseStarts lets the loop start children again.
 func (s *Supervisor) releaseStarts(ctx context.Context) error {
 	return s.request(ctx, "start children of "+s.Name(), func(reply chan<- error) {
 		s.suspended = false
 		reply <- nil
 		for _, c := range slices.Clone(s.children) {
-			if op := c.op; op != nil && op.unresumed != nil {
-				op.timer.Reset(c.spec.StartTimeout)
-				s.putInPlace(op, op.unresumed)
-			}
 			s.advance(c.group)
 		}
 	})

@@ -4,27 +4,24 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
-// Suspender is a worker that can pause and keep its resources: [Func] and
-// [Restarter] if their function calls [Pause], [Process] on Unix systems,
-// [Container], and [Supervisor] if all its running children can pause.
+// Suspender is a worker that can pause and keep its resources: [Func] if its function
+// calls [Pause], [Process] on Unix systems, [Container], and [Supervisor] if all its
+// running children can pause. A [Restarter] cannot: a Supervisor of one child can.
 //
 // Any number of callers may call both methods at once. The calls take effect one
-// after the other. A Resume ends the Suspends that wait, with an error.
+// after the other: a Resume waits for a Suspend that has begun, until its own context ends.
 type Suspender interface {
 	// Suspend returns nil once the worker has paused and is Suspended. When ctx
 	// ends first, or the worker cannot pause, the error says why. The worker then
-	// goes on, unless another caller of Suspend waits. For a suspended worker it
-	// returns nil.
+	// goes on, unless another caller of Suspend waits. A suspended worker stays so.
 	Suspend(ctx context.Context) error
-	// Resume makes a suspended worker Running again. For a running worker it does
-	// nothing. For a worker that has ended, or is being stopped, it returns an
-	// error.
+	// Resume makes a suspended worker Running again. A running worker stays so. For
+	// a worker that has ended, or is being stopped, it returns an error.
 	Resume(ctx context.Context) error
 }
 
@@ -34,10 +31,8 @@ var ErrNotSuspendable = errors.New("worker cannot be suspended")
 
 func cannotPause(s Status) error { return fmt.Errorf("%w: it is %s", ErrNotSuspendable, s) }
 
-var errResumed = errors.New("it was resumed meanwhile")
-
 // pauser is how one kind of worker pauses. The two methods of a worker are never called
-// at once.
+// at once. Both may be called for a worker that is in that state already.
 type pauser interface {
 	// quiesce returns nil once the worker has paused. It also returns when the worker
 	// ends, and when ctx does. After an error, proceed is called: quiesce need not undo
@@ -52,129 +47,62 @@ type pauser interface {
 // undoTimeout bounds the undoing of a suspend that has failed.
 const undoTimeout = 30 * time.Second
 
-// suspender has the suspends and resumes of one worker take effect one after the other.
-type suspender struct {
-	turn   chan struct{} // has a token while one takes effect
-	unsure bool          // the worker may be paused though it is Running; for the one that takes effect
-
-	mu     sync.Mutex
-	intent context.Context // of the Suspends that wait: the next Resume ends it
-	resume context.CancelFunc
-}
-
-func (b *BaseWorker) suspends() *suspender {
+// inTurn calls change once the suspends and resumes before it have taken effect.
+func (b *BaseWorker) inTurn(ctx context.Context, what string, change func() error) error {
 	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.suspender == nil {
-		b.suspender = &suspender{turn: make(chan struct{}, 1)}
-		b.suspender.renew()
+	if b.suspending == nil {
+		b.suspending = make(chan struct{}, 1)
 	}
-	return b.suspender
-}
-
-// renew ends the Suspends that wait.
-func (s *suspender) renew() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.resume != nil {
-		s.resume()
+	turn := b.suspending
+	b.mu.Unlock()
+	err := ctx.Err()
+	if err == nil {
+		select {
+		case turn <- struct{}{}:
+			err = change()
+			<-turn
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
 	}
-	s.intent, s.resume = context.WithCancel(context.Background())
-}
-
-// untilResume returns a context that ends with ctx, and when the worker is resumed.
-func (s *suspender) untilResume(ctx context.Context) (own context.Context, release func()) {
-	s.mu.Lock()
-	intent := s.intent
-	s.mu.Unlock()
-	own, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(intent, func() { cancel(errResumed) })
-	return own, func() {
-		stop()
-		cancel(nil)
-	}
-}
-
-// inTurn calls change once it has its turn. It waits until ctx ends, and then for a moment,
-// so that the worker usually goes on when a Suspend that fails returns.
-func (s *suspender) inTurn(ctx context.Context, name string, change func() error) error {
-	err := whyEnded(ctx)
 	if err != nil {
-		return err
-	}
-	select {
-	case s.turn <- struct{}{}:
-	case <-ctx.Done():
-		return whyEnded(ctx)
-	}
-	c := call.Start(name, func() error {
-		defer func() { <-s.turn }()
-		return change()
-	})
-	err = c.Wait(ctx.Done(), call.Settle)
-	over, _ := c.Ended()
-	switch why := whyEnded(ctx); {
-	case !over:
-		return why
-	case err == nil || why == nil || call.Is(err, why):
-		return err
-	default:
-		return fmt.Errorf("%w: %w", why, err)
-	}
-}
-
-// whyEnded returns why ctx has ended, nil while it has not.
-func whyEnded(ctx context.Context) error {
-	if cause := context.Cause(ctx); call.Same(cause, errResumed) {
-		return errResumed
-	}
-	return ctx.Err()
-}
-
-func (b *BaseWorker) suspend(ctx context.Context, kind pauser) error {
-	s := b.suspends()
-	own, release := s.untilResume(ctx)
-	defer release()
-	err := s.inTurn(own, b.Name(), func() error { return s.suspendNow(own, b, kind) })
-	if err != nil {
-		return fmt.Errorf("suspend %s: %w", b.Name(), err)
+		return fmt.Errorf("%s %s: %w", what, b.Name(), err)
 	}
 	return nil
 }
 
-func (s *suspender) suspendNow(ctx context.Context, b *BaseWorker, kind pauser) error {
-	switch status := b.Status(); {
-	case status == StatusSuspended && !s.unsure:
-		return nil
-	case status != StatusSuspended && status != StatusRunning:
-		return cannotPause(status)
-	}
-	s.unsure = true // until the end, also when quiesce exits its goroutine
-	err := call.Do(b.Name(), func() error { return kind.quiesce(ctx) })
-	if err == nil {
-		err = ctx.Err()
-	}
-	if err == nil && b.Status() != StatusSuspended && b.SetStatus(StatusSuspended) != nil {
-		err = cannotPause(b.Status()) // a Stop came in between
-	}
-	if err == nil {
-		s.unsure = false
-		return nil
-	}
-	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
-	defer cancel()
-	failed := s.proceed(undo, b, kind)
-	if b.Status() != StatusRunning {
-		failed = nil // it has ended meanwhile
-	}
-	return errors.Join(err, failed)
+func (b *BaseWorker) suspend(ctx context.Context, kind pauser) error {
+	return b.inTurn(ctx, "suspend", func() error {
+		before := b.Status()
+		if before != StatusSuspended && before != StatusRunning {
+			return cannotPause(before)
+		}
+		err := call.Do(b.Name(), func() error { return kind.quiesce(ctx) })
+		switch why := ctx.Err(); {
+		case err == nil:
+			err = why
+		case why != nil && !call.Is(err, why):
+			err = fmt.Errorf("%w: %w", why, err)
+		}
+		if err == nil && b.Status() != StatusSuspended && b.SetStatus(StatusSuspended) != nil {
+			err = cannotPause(b.Status()) // a Stop came in between
+		}
+		if err == nil || before == StatusSuspended {
+			return err
+		}
+		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+		defer cancel()
+		failed := b.proceed(undo, kind)
+		if b.Status() != StatusRunning {
+			failed = nil // it has ended meanwhile
+		}
+		return errors.Join(err, failed)
+	})
 }
 
-// proceed makes the worker go on. When kind.proceed panics or does not return, it stays
-// unsure whether the worker is paused.
-func (s *suspender) proceed(ctx context.Context, b *BaseWorker, kind pauser) error {
-	s.unsure = true
-	err := call.Do(b.Name(), func() error {
+// proceed makes the worker go on.
+func (b *BaseWorker) proceed(ctx context.Context, kind pauser) error {
+	return call.Do(b.Name(), func() error {
 		return kind.proceed(ctx, func() error {
 			if b.Status() == StatusSuspended {
 				return b.SetStatus(StatusRunning)
@@ -182,35 +110,13 @@ func (s *suspender) proceed(ctx context.Context, b *BaseWorker, kind pauser) err
 			return nil
 		})
 	})
-	s.unsure = err != nil
-	return err
 }
 
 func (b *BaseWorker) resume(ctx context.Context, kind pauser) error {
-	s := b.suspends()
-	s.renew()
-	err := s.inTurn(ctx, b.Name(), func() error {
-		switch status := b.Status(); {
-		case status == StatusRunning && !s.unsure:
-			return nil
-		case status != StatusRunning && status != StatusSuspended:
+	return b.inTurn(ctx, "resume", func() error {
+		if status := b.Status(); status != StatusRunning && status != StatusSuspended {
 			return b.SetStatus(StatusRunning) // the error that says what is possible
 		}
-		return s.proceed(ctx, b, kind)
+		return b.proceed(ctx, kind)
 	})
-	if err != nil {
-		return fmt.Errorf("resume %s: %w", b.Name(), err)
-	}
-	return nil
-}
-
-// within calls a child's method. It waits until ctx ends and a moment longer,
-// because a child that gets the same context usually returns then.
-func within(ctx context.Context, name string, fn func(context.Context) error) error {
-	c := call.Start(name, func() error { return fn(ctx) })
-	err := c.Wait(ctx.Done(), call.Settle)
-	if over, _ := c.Ended(); !over {
-		return fmt.Errorf("%w: %w", err, ctx.Err())
-	}
-	return err
 }

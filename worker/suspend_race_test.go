@@ -3,8 +3,6 @@ package worker_test
 import (
 	"context"
 	"errors"
-	"runtime"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -14,9 +12,9 @@ import (
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
-// A restart whose factory or Start is under way when the supervisor is suspended
+// Suspend of a supervisor waits for a factory or Start that is under way, and its worker
 // does not run before Resume.
-func TestSuspendHoldsAStartThatIsUnderWay(t *testing.T) {
+func TestSuspendWaitsForAStartThatIsUnderWay(t *testing.T) {
 	for _, slow := range []string{"factory", "Start", "start condition"} {
 		t.Run(slow, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -55,19 +53,12 @@ func TestSuspendHoldsAStartThatIsUnderWay(t *testing.T) {
 				if err := s.Suspend(t.Context()); err != nil || s.Status() != worker.StatusSuspended {
 					t.Errorf("Suspend: %v, it is %s", err, s.Status())
 				}
-				want := "a=Suspended"
-				if slow == "factory" {
-					want = "a=Pending" // the factory may take its time, and Suspend need not wait for it
-				}
 				for range 2 {
-					if got := statuses(s.State()); got != want {
+					if got := statuses(s.State()); got != "a=Suspended" {
 						t.Errorf("it is %s", got)
 					}
 					time.Sleep(time.Hour)
 					synctest.Wait()
-				}
-				if reason := s.State().Children[0].Reason; slow == "factory" && !strings.Contains(reason, "suspended") {
-					t.Errorf("it waits because of %q", reason)
 				}
 				if n.Load() != 0 {
 					t.Error("it worked while its supervisor was suspended")
@@ -96,36 +87,6 @@ func (w slowStart) Start(ctx context.Context) error {
 	return w.Func.Start(ctx)
 }
 
-// A start that the suspended supervisor holds ends with a stop, and its worker never
-// starts.
-func TestStopEndsAStartThatSuspendHolds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		end := make(chan error)
-		var d diary
-		spec := d.child("a", end)
-		inner, made := spec.New, 0
-		spec.New = func(name string) (worker.Worker, error) {
-			if made++; made > 1 {
-				time.Sleep(3 * time.Second)
-			}
-			return inner(name)
-		}
-		s := supervise(t, worker.SupervisorConfig{Backoff: everySecond, Children: []worker.Spec{spec}})
-		synctest.Wait()
-		end <- errBoom
-		time.Sleep(1500 * time.Millisecond)
-		if err := s.Suspend(t.Context()); err != nil {
-			t.Error(err)
-		}
-		time.Sleep(time.Hour)
-		began := time.Now()
-		stop(t, s)
-		if got := d.take(); got != "+a !a +a" || d.most != 1 || time.Since(began) > time.Second {
-			t.Errorf("%q, stopped in %v", got, time.Since(began))
-		}
-	})
-}
-
 // suspends calls Suspend with each of the contexts at once, and returns the errors.
 func suspends(w worker.Suspender, ctxs ...context.Context) []error {
 	errs := make([]error, len(ctxs))
@@ -146,8 +107,7 @@ func TestSuspendThatGivesUpWithdrawsOnlyItself(t *testing.T) {
 		return pausing(&n)(ctx)
 	}
 	kinds := map[string]func() worker.Worker{
-		"func":      func() worker.Worker { return worker.NewFunc("w", busy) },
-		"restarter": func() worker.Worker { return worker.NewRestarter("w", busy, worker.Backoff{}) },
+		"func": func() worker.Worker { return worker.NewFunc("w", busy) },
 		"supervisor": func() worker.Worker {
 			return worker.NewSupervisor("w", worker.SupervisorConfig{Children: []worker.Spec{worker.FuncSpec("a", busy)}})
 		},
@@ -192,7 +152,7 @@ func TestSuspendThatGivesUpWithdrawsOnlyItself(t *testing.T) {
 // caller takes long.
 func TestSuspendAndResumeKeepToTheirContexts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := worker.NewRestarter("r", idle, worker.Backoff{}) // it never pauses
+		w := worker.NewFunc("w", idle) // it never pauses
 		if err := w.Start(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -212,28 +172,6 @@ func TestSuspendAndResumeKeepToTheirContexts(t *testing.T) {
 			}
 		}
 		calls.Wait()
-		stop(t, w)
-	})
-}
-
-// Resume ends a Suspend that waits, with an error and without a wait.
-func TestResumeEndsASuspendThatWaits(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := worker.NewFunc("w", idle) // it never pauses
-		if err := w.Start(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		var suspended error
-		var calls sync.WaitGroup
-		calls.Go(func() { suspended = w.Suspend(t.Context()) })
-		synctest.Wait()
-		if err := w.Resume(t.Context()); err != nil {
-			t.Error(err)
-		}
-		calls.Wait()
-		if suspended == nil || !strings.Contains(suspended.Error(), "resumed") || w.Status() != worker.StatusRunning {
-			t.Errorf("Suspend: %v, it is %s", suspended, w.Status())
-		}
 		stop(t, w)
 	})
 }
@@ -309,7 +247,7 @@ func TestStopEndsASuspendThatWaits(t *testing.T) {
 // When a Suspend that failed could not be undone, the next Resume does it, though the
 // worker is Running.
 func TestResumeUndoesWhatASuspendCouldNot(t *testing.T) {
-	for _, how := range []string{"error", "panic", "Goexit"} {
+	for _, how := range []string{"error", "panic"} {
 		t.Run(how, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				e := &rudeEngine{engine: newEngine()}
@@ -353,8 +291,6 @@ func (e *rudeEngine) fail() error {
 		return errBoom
 	case "panic":
 		panic(errBoom)
-	case "Goexit":
-		runtime.Goexit()
 	}
 	return nil
 }

@@ -5,11 +5,11 @@
 package cgroup
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"io/fs"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -76,12 +76,7 @@ func memoryGroup(line string) (group string, v2, ok bool) {
 	if id == "0" && controllers == "" {
 		return group, true, true
 	}
-	for c := range strings.SplitSeq(controllers, ",") {
-		if c == "memory" {
-			return group, false, true
-		}
-	}
-	return "", false, false
+	return group, false, hasWord(controllers, "memory")
 }
 
 // groupDir reads a line of /proc/self/mountinfo (proc_pid_mountinfo(5)). When the
@@ -112,14 +107,7 @@ func groupDir(mount, group string, v2 bool) (dir, top string, ok bool) {
 	return path.Join(top, below), top, true
 }
 
-func hasWord(list, word string) bool {
-	for w := range strings.SplitSeq(list, ",") {
-		if w == word {
-			return true
-		}
-	}
-	return false
-}
+func hasWord(list, word string) bool { return slices.Contains(strings.Split(list, ","), word) }
 
 // unescape undoes the octal escapes of mountinfo: space, tab, newline and
 // backslash.
@@ -151,16 +139,6 @@ func readLimit(fsys fs.FS, file string) (int64, error) {
 }
 
 func readLines(fsys fs.FS, name string) ([]string, error) {
-	f, err := fsys.Open(name)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = f.Close() }()
-	var lines []string
-	in := bufio.NewScanner(f)
-	in.Buffer(nil, 1<<20) // overlay mounts make long lines
-	for in.Scan() {
-		lines = append(lines, in.Text())
-	}
-	return lines, in.Err()
+	text, err := fs.ReadFile(fsys, name)
+	return strings.Split(string(text), "\n"), err
 }

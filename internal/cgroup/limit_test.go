@@ -6,11 +6,12 @@ import (
 	"io/fs"
 	"log/slog"
 	"math"
-	"runtime"
 	"runtime/debug"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/fstest"
+	"testing/synctest"
 	"time"
 )
 
@@ -96,7 +97,7 @@ func TestMemoryLimitFollowsTheControlGroup(t *testing.T) {
 			none := map[bool]string{true: "9223372036854771712", false: "max"}[v1]
 			var log bytes.Buffer
 			g := &group{v1, "1000000000"}
-			f := &follower{ctx: t.Context(), log: slog.New(slog.NewTextHandler(&log, nil)), root: g, ratio: 0.5, set: math.MaxInt64}
+			f := &follower{log: slog.New(slog.NewTextHandler(&log, nil)), root: g, ratio: 0.5, set: math.MaxInt64}
 			for _, step := range []struct {
 				limit string
 				want  int64
@@ -122,47 +123,32 @@ func TestMemoryLimitFollowsTheControlGroup(t *testing.T) {
 	}
 }
 
-// A garbage collection is what makes it look, and not more often than readEvery.
-func TestMemoryLimitIsReadAfterACollection(t *testing.T) {
+// resized is a control group that is another one from time to time.
+type resized struct{ atomic.Pointer[group] }
+
+func (r *resized) Open(name string) (fs.File, error) { return r.Load().Open(name) }
+
+// The control group is read again every 10 seconds, until the context ends.
+func TestMemoryLimitIsReadAgain(t *testing.T) {
 	t.Setenv("GOMEMLIMIT", "")
 	before := debug.SetMemoryLimit(math.MaxInt64)
 	defer debug.SetMemoryLimit(before)
-	ctx, end := context.WithCancel(t.Context())
-	f := &follower{ctx: ctx, log: slog.New(slog.DiscardHandler), root: &group{limit: "1000000000"}, ratio: 0.5, set: math.MaxInt64, last: time.Now().Add(-readEvery)}
-	f.arm()
-	collect := func() {
-		seen := make(chan struct{})
-		runtime.AddCleanup(new([64]byte), func(seen chan struct{}) { close(seen) }, seen)
-		runtime.GC()
-		<-seen
-	}
-	patience := time.Now().Add(time.Minute)
-	for debug.SetMemoryLimit(-1) != 500000000 {
-		if time.Now().After(patience) {
-			t.Fatal("it was not read after a collection")
+	synctest.Test(t, func(t *testing.T) {
+		ctx, end := context.WithCancel(t.Context())
+		g := &resized{}
+		g.Store(&group{limit: "1000000000"})
+		LimitMemory(ctx, slog.New(slog.DiscardHandler), g, 0.5)
+		look := func(limit string, want int64) {
+			t.Helper()
+			g.Store(&group{limit: limit})
+			time.Sleep(readEvery + time.Second)
+			synctest.Wait()
+			if got := debug.SetMemoryLimit(-1); got != want {
+				t.Errorf("the limit is %d, want %d", got, want)
+			}
 		}
-		collect()
-	}
-	// From here on it is not due.
-	f.mu.Lock()
-	last := f.last
-	f.root = &group{limit: "3000000000"}
-	f.mu.Unlock()
-	for range 10 {
-		collect()
-		f.collected()
-	}
-	f.mu.Lock()
-	if !f.last.Equal(last) {
-		t.Errorf("it was read again after %v", f.last.Sub(last))
-	}
-	f.last = time.Now().Add(-readEvery)
-	f.mu.Unlock()
-	end()
-	f.collected()
-	collect()
-	if f.mu.Lock(); time.Since(f.last) < readEvery {
-		t.Error("it was read after the end")
-	}
-	f.mu.Unlock()
+		look("3000000000", 1500000000)
+		end()
+		look("5000000000", 1500000000)
+	})
 }

@@ -16,7 +16,7 @@
 package contain
 
 import (
-	"strings"
+	"net/url"
 	"time"
 )
 
@@ -45,12 +45,7 @@ type Usage struct {
 	Throttled  time.Duration // the time that they had to wait because of the limit of processor time
 	Refused    int           // processes and threads that could not begin because of the limit
 	OOMKills   int           // processes that the kernel has killed because memory ran out
-	Pressure   Pressure
 }
-
-// Pressure is the share of the last ten seconds, in percent, in which some
-// process of the group waited for a resource (pressure stall information).
-type Pressure struct{ CPU, Memory, IO float64 }
 
 // prefix begins the name of every directory of a group.
 const prefix = "lifecycle-"
@@ -58,12 +53,6 @@ const prefix = "lifecycle-"
 // pattern returns a pattern for os.MkdirTemp of a directory's name. It shows
 // people which worker the directory belongs to.
 func pattern(worker string) string {
-	clean := strings.Map(func(r rune) rune {
-		switch {
-		case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9', r == '-', r == '_':
-			return r
-		}
-		return '_'
-	}, worker)
-	return prefix + clean[:min(len(clean), 100)] + ".*"
+	name := url.PathEscape(worker)
+	return prefix + name[:min(len(name), 100)] + ".*"
 }

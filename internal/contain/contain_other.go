@@ -31,7 +31,6 @@ func (g *Group) Signal(syscall.Signal, func(pid int) bool) {}
 func (g *Group) Kill()                                     {}
 func (g *Group) End(time.Duration) []int                   { return nil }
 func (g *Group) Usage() Usage                              { return Usage{} }
-func (g *Group) OOMKills() (int, bool)                     { return 0, false }
 func (g *Group) Dirs() []string                            { return nil }
 func (g *Group) Remove() error                             { return nil }
 
@@ -40,6 +39,3 @@ func Files(int, int) error { return errors.ErrUnsupported }
 
 // Data returns an error.
 func Data(int, int64) error { return errors.ErrUnsupported }
-
-// OOMScore returns an error.
-func OOMScore(int, int) error { return errors.ErrUnsupported }

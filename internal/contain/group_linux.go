@@ -1,7 +1,6 @@
 package contain
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -15,7 +14,7 @@ import (
 
 // Group is the cgroup of one process. Its methods may be called concurrently.
 type Group struct {
-	dirs []dir // the first one knows best which processes are in the group
+	dirs []dir // the one of v2 first, which can be killed at once
 }
 
 // dir is the group's directory in one hierarchy.
@@ -33,16 +32,24 @@ type dir struct {
 // The first New below a parent in this process also removes the groups there whose
 // process has died without removing them, and kills what still runs in them.
 func New(parents []string, worker string, limits Limits) (g *Group, missing []string, err error) {
-	if err := check(parents); err != nil {
-		return nil, nil, err
-	}
 	for _, parent := range parents {
-		sweepOnce(parent)
+		if _, err := os.Stat(filepath.Join(parent, "cgroup.procs")); err != nil {
+			return nil, nil, fmt.Errorf("cgroup %s: it is not a cgroup: want a directory of a file system "+
+				"of type cgroup2 or cgroup that was delegated to this process: %w", parent, err)
+		}
+		if _, before := swept.LoadOrStore(parent, true); !before {
+			sweep(parent)
+		}
 		if err := enable(parent, limits); err != nil {
 			return nil, nil, err
 		}
 	}
-	if g, err = create(parents, worker); err != nil {
+	for range 100 {
+		if g, err = create(parents, worker); !errors.Is(err, errTaken) {
+			break
+		}
+	}
+	if err != nil {
 		return nil, nil, err
 	}
 	if missing, err = g.limit(limits); err != nil {
@@ -51,102 +58,32 @@ func New(parents []string, worker string, limits Limits) (g *Group, missing []st
 	return g, missing, nil
 }
 
-// check returns an error that says what is wrong with the parents.
-func check(parents []string) error {
-	hierarchies := make(map[uint64]string)
-	for _, parent := range parents {
-		if !filepath.IsAbs(parent) {
-			return fmt.Errorf("cgroup %q: want the absolute path of a directory, such as /sys/fs/cgroup/NAME", parent)
-		}
-		info, err := os.Stat(filepath.Join(parent, "cgroup.procs"))
-		if errors.Is(err, fs.ErrNotExist) {
-			if _, err := os.Stat(parent); err != nil {
-				return fmt.Errorf("cgroup %s: it does not exist: want a directory that was delegated "+
-					"to this process", parent)
-			}
-			return fmt.Errorf("cgroup %s: it is not a cgroup: want a directory of a file system "+
-				"of type cgroup2 or cgroup", parent)
-		} else if err != nil {
-			return fmt.Errorf("cgroup %s: %w", parent, err)
-		}
-		if stat, ok := info.Sys().(*syscall.Stat_t); ok {
-			if other := hierarchies[uint64(stat.Dev)]; other != "" { //nolint:unconvert // its type depends on the architecture
-				return fmt.Errorf("cgroups %s and %s: both are of one hierarchy: "+
-					"want one of them, since a process is in one cgroup of a hierarchy", other, parent)
-			}
-			hierarchies[uint64(stat.Dev)] = parent //nolint:unconvert // its type depends on the architecture
-		}
-	}
-	return nil
-}
-
 // create makes the directories of a group and locks them. A process that finds one
 // unlocked takes it for one that is left over.
 func create(parents []string, worker string) (*Group, error) {
-	const tries = 100
-	for range tries {
-		g := &Group{}
-		name := ""
-		err := func() error {
-			for _, parent := range parents {
-				path := filepath.Join(parent, name)
-				var err error
-				if name == "" {
-					path, err = os.MkdirTemp(parent, pattern(worker))
-					name = filepath.Base(path)
-				} else {
-					err = os.Mkdir(path, 0o700)
-				}
-				if err != nil {
-					return explain(parent, err)
-				}
-				d := dir{path: path, v2: exists(path, "cgroup.controllers")}
-				g.dirs = append(g.dirs, d)
-				if d.v2 && strings.TrimSpace(string(d.read("cgroup.type"))) == "domain invalid" {
-					return notEmpty(parent)
-				}
-				if g.dirs[len(g.dirs)-1].held, err = lock(path); err != nil {
-					return err
-				}
-			}
-			return nil
-		}()
-		if err == nil {
-			slices.SortStableFunc(g.dirs, func(a, b dir) int { return cmp.Compare(a.rank(), b.rank()) })
-			return g, nil
+	g := &Group{}
+	for _, parent := range parents {
+		path, err := os.MkdirTemp(parent, pattern(worker))
+		if err != nil {
+			err = fmt.Errorf("cgroup %s: want one that is delegated to this process: %w", parent, err)
+			return nil, errors.Join(err, g.Remove())
 		}
-		removed := g.Remove()
-		if !errors.Is(err, errTaken) && !errors.Is(err, fs.ErrExist) {
-			return nil, errors.Join(err, removed)
+		d := dir{path: path, v2: exists(path, "cgroup.controllers")}
+		if d.v2 && strings.TrimSpace(string(d.read("cgroup.type"))) == "domain invalid" {
+			err = notEmpty(parent)
+		} else {
+			d.held, err = lock(path)
+		}
+		if d.v2 {
+			g.dirs = slices.Insert(g.dirs, 0, d)
+		} else {
+			g.dirs = append(g.dirs, d)
+		}
+		if err != nil {
+			return nil, errors.Join(err, g.Remove())
 		}
 	}
-	return nil, fmt.Errorf("cgroup %s: %w, %d times", parents[0], errTaken, tries)
-}
-
-// rank orders the directories of a group: a process can be started in a v2 cgroup, and
-// such a cgroup can be killed at once; a freezer lets no process escape by a fork.
-func (d dir) rank() int {
-	switch {
-	case d.v2:
-		return 0
-	case exists(d.path, "freezer.state"):
-		return 1
-	default:
-		return 2
-	}
-}
-
-// explain says what would be right in place of a parent in which no directory can
-// be made.
-func explain(parent string, err error) error {
-	switch {
-	case errors.Is(err, fs.ErrExist):
-		return err
-	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS):
-		return fmt.Errorf("cgroup %s: it is not delegated to this process: "+
-			"want a directory that belongs to its user, as systemd's Delegate=yes makes: %w", parent, err)
-	}
-	return fmt.Errorf("cgroup %s: %w", parent, err)
+	return g, nil
 }
 
 // errTaken is the error of a lock that another process holds, or whose directory
@@ -217,12 +154,6 @@ func (g *Group) Dirs() []string {
 // swept has the parents below which this process has looked for groups that are
 // left over.
 var swept sync.Map
-
-func sweepOnce(parent string) {
-	if _, before := swept.LoadOrStore(parent, true); !before {
-		sweep(parent)
-	}
-}
 
 // sweep ends and removes the groups below parent that no process holds. It is
 // content with what it may and can do.

@@ -6,21 +6,15 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
 	"unsafe"
 )
 
-const (
-	sweepPatience = time.Second
-	// freezePatience is how long to wait for the kernel to freeze a group. A process
-	// in a system call that cannot be interrupted takes longer.
-	freezePatience = 50 * time.Millisecond
-)
+// sweepPatience bounds how long the end of a group that is left over is awaited.
+const sweepPatience = time.Second
 
 // StartIn makes a process that is started with attr begin in the group. It
 // returns an error when attr names another cgroup. [Group.Join] does the rest once
@@ -106,81 +100,19 @@ func (d dir) pids() (pids []int) {
 // Signal sends a signal to every process of the group that leave does not report.
 // A process that starts meanwhile may miss it.
 func (g *Group) Signal(s syscall.Signal, leave func(pid int) bool) {
-	g.dirs[0].signal(s, leave)
-}
-
-// signal signals the processes by their descriptors, which it opens before it
-// looks again which processes are in the group. So it cannot signal a process of
-// another group that has got the number of one that has ended.
-func (d dir) signal(s syscall.Signal, leave func(pid int) bool) {
-	members := make(map[int]*os.Process)
-	for _, pid := range d.pids() {
-		if leave(pid) {
-			continue
+	for _, pid := range g.dirs[0].pids() {
+		if !leave(pid) {
+			_ = syscall.Kill(pid, s) // it may have ended
 		}
-		if member, err := os.FindProcess(pid); err == nil {
-			members[pid] = member
-		}
-	}
-	if len(members) == 0 {
-		return
-	}
-	still := d.pids()
-	for pid, member := range members {
-		if slices.Contains(still, pid) {
-			_ = member.Signal(s) // it may have ended
-		}
-		_ = member.Release()
 	}
 }
 
 // Kill kills every process of the group. A process that the kernel cannot end yet
-// goes on.
+// goes on, and so may one that starts meanwhile where there is no cgroup.kill (Linux 5.14).
 func (g *Group) Kill() {
-	if g.Empty() {
-		return
+	if d := g.dirs[0]; !d.v2 || put(d.path, "cgroup.kill", "1") != nil {
+		g.Signal(syscall.SIGKILL, func(int) bool { return false })
 	}
-	if d := g.dirs[0]; !d.v2 || put(d.path, "cgroup.kill", "1") != nil { // Linux 5.14
-		d.killEach()
-	}
-	for _, d := range g.dirs {
-		d.thaw()
-	}
-}
-
-// thaw lets the signals take effect in processes that have frozen themselves in a
-// freezer of v1, in this directory or below. In v2 the kernel kills frozen ones.
-func (d dir) thaw() {
-	if d.v2 || !exists(d.path, "freezer.state") {
-		return
-	}
-	for _, path := range d.tree() {
-		_ = put(path, "freezer.state", "THAWED") // it may be gone meanwhile
-	}
-}
-
-// killEach kills the processes one by one. It freezes them, where it can, so that
-// none starts another meanwhile.
-func (d dir) killEach() {
-	file, frozen, thawed := "freezer.state", "FROZEN", "THAWED"
-	if d.v2 {
-		file, frozen, thawed = "cgroup.freeze", "1", "0"
-	}
-	if put(d.path, file, frozen) == nil {
-		defer func() { _ = put(d.path, file, thawed) }() // the signals take effect
-		for end := time.Now().Add(freezePatience); !d.frozen() && time.Now().Before(end); time.Sleep(time.Millisecond) {
-		}
-	}
-	d.signal(syscall.SIGKILL, func(int) bool { return false })
-}
-
-func (d dir) frozen() bool {
-	if d.v2 {
-		text, err := os.ReadFile(filepath.Join(d.path, "cgroup.events"))
-		return err != nil || value(text, "frozen") == 1
-	}
-	text, err := os.ReadFile(filepath.Join(d.path, "freezer.state"))
-	return err != nil || strings.TrimSpace(string(text)) == "FROZEN"
 }
 
 // End kills every process of the group until none is left, for at most patience.

@@ -20,14 +20,8 @@ type Tail struct {
 // Write never fails: errors of Next are ignored.
 func (t *Tail) Write(b []byte) (int, error) {
 	t.mu.Lock()
-	if len(b) >= t.Size {
-		t.buf = append(t.buf[:0], b[len(b)-t.Size:]...)
-	} else {
-		if over := len(t.buf) + len(b) - t.Size; over > 0 {
-			t.buf = append(t.buf[:0], t.buf[over:]...)
-		}
-		t.buf = append(t.buf, b...)
-	}
+	t.buf = append(t.buf, b...)
+	t.buf = slices.Delete(t.buf, 0, max(0, len(t.buf)-t.Size))
 	t.mu.Unlock()
 	if t.Next != nil {
 		_, _ = t.Next.Write(b)

@@ -85,17 +85,8 @@ func (e *Engine) unless(ctx context.Context, id string, paused bool, err error) 
 // Remove removes the container with its anonymous volumes, by force when it runs.
 func (e *Engine) Remove(ctx context.Context, id string) error {
 	_, err := e.cli.ContainerRemove(ctx, id, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
-	switch {
-	case cerrdefs.IsNotFound(err):
+	if cerrdefs.IsNotFound(err) {
 		return nil
-	case cerrdefs.IsConflict(err): // another client removes it: wait until it is gone
-		found, look := e.cli.ContainerInspect(ctx, id, client.ContainerInspectOptions{})
-		if cerrdefs.IsNotFound(look) {
-			return nil
-		}
-		if look == nil && found.Container.State != nil {
-			err = fmt.Errorf("%w: it is %s", err, found.Container.State.Status)
-		}
 	}
 	return err
 }

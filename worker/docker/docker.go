@@ -126,13 +126,11 @@ func (e *Engine) Create(ctx context.Context, spec worker.ContainerSpec) (worker.
 			made, err = e.cli.ContainerCreate(ctx, options)
 		}
 	}
-	switch {
-	case err == nil:
-		return worker.Created{ID: made.ID, StopSignal: stopSignal}, nil
-	case !answered(err):
+	if err != nil {
 		e.forget(ctx, options.Config.Labels[LabelInstance])
+		return worker.Created{}, err
 	}
-	return worker.Created{}, err
+	return worker.Created{ID: made.ID, StopSignal: stopSignal}, nil
 }
 
 // image returns the stop signal of an image. With WithPull it pulls a missing image.
@@ -207,22 +205,19 @@ func (e *Engine) makeRoom(ctx context.Context, name string, conflict error) erro
 	case err != nil:
 		return fmt.Errorf("%w: %s: %w", ErrNameInUse, name, conflict)
 	}
-	owner, ours := "", false
+	owner, isWorkers := "", false
 	if old.Container.Config != nil {
-		owner, ours = old.Container.Config.Labels[LabelManaged]
+		owner, isWorkers = old.Container.Config.Labels[LabelManaged]
 	}
-	switch {
-	case !ours:
-		return fmt.Errorf("%w: %s is container %.12s, which is not a worker's: remove or rename it",
-			ErrNameInUse, name, old.Container.ID)
-	case owner != e.owner:
-		return fmt.Errorf("%w: %s is container %.12s, which belongs to %q: stop that, or use another name",
-			ErrNameInUse, name, old.Container.ID, owner)
-	case !e.replace:
-		return fmt.Errorf("%w: %s is container %.12s, of another worker or of an earlier run: remove it, or use WithReplace",
-			ErrNameInUse, name, old.Container.ID)
+	if isWorkers && owner == e.owner && e.replace {
+		return e.Remove(ctx, old.Container.ID)
 	}
-	return e.Remove(ctx, old.Container.ID)
+	whose := "is not a worker's"
+	if isWorkers {
+		whose = fmt.Sprintf("belongs to a worker of the owner %q", owner)
+	}
+	return fmt.Errorf("%w: %s is container %.12s, which %s: "+
+		"remove it, use another name, or WithReplace for one of your own", ErrNameInUse, name, old.Container.ID, whose)
 }
 
 // forget removes a container that the engine may have made although its answer was lost.
@@ -238,11 +233,4 @@ func (e *Engine) forget(ctx context.Context, instance string) {
 	for _, c := range found.Items {
 		_ = e.Remove(ctx, c.ID)
 	}
-}
-
-// answered reports whether err is an answer of the engine. Then the engine has made no
-// container.
-func answered(err error) bool {
-	return cerrdefs.IsNotFound(err) || cerrdefs.IsConflict(err) || cerrdefs.IsInvalidArgument(err) ||
-		errors.Is(err, ErrNameInUse) || cerrdefs.IsPermissionDenied(err)
 }

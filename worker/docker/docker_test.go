@@ -168,8 +168,8 @@ func TestNameInUse(t *testing.T) {
 		old, own *docker.Engine
 		says     string // "" when the old container is replaced
 	}{
-		"of a former run":           {r.of(), r.of(), "of an earlier run"},
-		"of another owner":          {r.of(docker.WithOwner("a")), r.of(docker.WithOwner("b"), docker.WithReplace()), `belongs to "a"`},
+		"of a former run":           {r.of(), r.of(), `of the owner ""`},
+		"of another owner":          {r.of(docker.WithOwner("a")), r.of(docker.WithOwner("b"), docker.WithReplace()), `of the owner "a"`},
 		"unmanaged":                 {nil, r.of(docker.WithReplace()), "not a worker's"},
 		"of a former run, replaced": {r.of(docker.WithOwner("a")), r.of(docker.WithOwner("a"), docker.WithReplace()), ""},
 	}

@@ -1,15 +1,13 @@
 package docker
 
 import (
-	"bufio"
 	"bytes"
 	"context"
-	"encoding/binary"
-	"errors"
 	"fmt"
 	"io"
 	"time"
 
+	"github.com/moby/moby/api/pkg/stdcopy"
 	"github.com/moby/moby/client"
 )
 
@@ -29,55 +27,35 @@ func (e *Engine) Logs(ctx context.Context, id string, after time.Time, stdout, s
 	return demux(stream, after, stdout, stderr)
 }
 
-// maxRecord bounds a record of the stream. The engine cuts lines at 16 KiB.
-const maxRecord = 16 << 20
-
-// demux reads the engine's stream of records. A record is a byte for the stream, three
-// zeros, the length, and a payload that begins with the time and a space (Docker Engine
-// API, "Attach to a container: stream format"). demux skips records that are not later
-// than after. It returns the time of the last record.
+// demux copies the engine's stream of records. It skips records that are not later than
+// after. It returns the time of the last record that was copied.
 func demux(from io.Reader, after time.Time, stdout, stderr io.Writer) (last time.Time, err error) {
 	last = after
-	in := bufio.NewReader(from)
-	var header [8]byte
-	var payload []byte
-	for {
-		if _, err := io.ReadFull(in, header[:]); err != nil {
-			if errors.Is(err, io.EOF) {
-				return last, nil
-			}
-			return last, fmt.Errorf("read the output: %w", err)
-		}
-		n := binary.BigEndian.Uint32(header[4:])
-		if header[0] > 3 || n > maxRecord {
-			return last, fmt.Errorf("read the output: record of stream %d with %d bytes, want stream 1 or 2 and at most %d",
-				header[0], n, maxRecord)
-		}
-		if cap(payload) < int(n) {
-			payload = make([]byte, n)
-		}
-		payload = payload[:n]
-		if _, err := io.ReadFull(in, payload); err != nil {
-			return last, fmt.Errorf("read the output: %w", err)
-		}
-		if header[0] == 3 { // an error of the engine itself
-			return last, fmt.Errorf("read the output: %s", bytes.TrimSpace(payload))
-		}
-		stamp, text, ok := bytes.Cut(payload, []byte(" "))
-		at, err := time.Parse(time.RFC3339Nano, string(stamp))
-		if !ok || err != nil {
-			return last, fmt.Errorf("read the output: record begins with %.40q, want a time and a space", payload)
-		}
-		if !at.After(after) {
-			continue
-		}
-		to := stdout
-		if header[0] == 2 {
-			to = stderr
-		}
-		if _, err := to.Write(text); err != nil {
-			return last, err
-		}
-		last = at
+	if _, err = stdcopy.StdCopy(records{stdout, after, &last}, records{stderr, after, &last}, from); err != nil {
+		err = fmt.Errorf("read the output: %w", err)
 	}
+	return last, err
+}
+
+// records writes the text of records. A record begins with its time and a space.
+type records struct {
+	to    io.Writer
+	after time.Time
+	last  *time.Time
+}
+
+// Write writes one record.
+func (r records) Write(record []byte) (int, error) {
+	stamp, text, ok := bytes.Cut(record, []byte(" "))
+	at, err := time.Parse(time.RFC3339Nano, string(stamp))
+	if !ok || err != nil {
+		return 0, fmt.Errorf("record begins with %.40q, want a time and a space", record)
+	}
+	if at.After(r.after) {
+		if _, err := r.to.Write(text); err != nil {
+			return 0, err
+		}
+		*r.last = at
+	}
+	return len(record), nil
 }

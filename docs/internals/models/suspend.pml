@@ -1,6 +1,6 @@
 /* Suspend and resume of a function. The page: docs/reference/guarantees/worker.md#w12.
  *
- * The code, in worker: suspend.go (suspend, inTurn, suspendNow, proceed, resume), pause.go (Pause, ask, withdraw, quiesce,
+ * The code, in worker: suspend.go (suspend, inTurn, proceed, resume), pause.go (Pause, ask, withdraw, quiesce,
  * proceed). handover.pml has what a supervisor does.
  *
  * Size: a function that two callers suspend, one of which may give up at any time, and that one resumes and another stops.
@@ -9,22 +9,20 @@
 
 mtype = { turns };                   /* of the function: what a record of the code has beside the statuses */
 mtype status = StatusRunning;        /* of the function */
-bool turn, unsure;                   /* suspender: one Suspend or Resume takes effect; the worker may be paused though it is Running */
+bool turn;                           /* one Suspend or Resume takes effect */
 bool request, paused, works, ended;  /* pauses: the function is asked to pause, and has answered; what it does */
 byte left = 4;                       /* callers that have not returned */
 
 inline to(next) { assert(StatusesAllow(status, next)); /* W1 */ event(0, next); status = next; printf("@ worker -> worker: %e\n", next) }
 
 inline proceed() {                   /* Running first, so that nothing works while the worker is Suspended */
-	unsure = true;
 #ifdef MUTANT_order                  /* the worker is Running before its function goes on */
 	request = false;
-	atomic { if :: status == StatusSuspended -> to(StatusRunning) :: else fi };
+	atomic { if :: status == StatusSuspended -> to(StatusRunning) :: else fi }
 #else
 	atomic { if :: status == StatusSuspended -> to(StatusRunning) :: else fi };
-	request = false;
+	request = false
 #endif
-	unsure = false
 }
 
 #ifdef MUTANT_turn                   /* suspends and resumes take effect one after the other */
@@ -34,29 +32,27 @@ inline proceed() {                   /* Running first, so that nothing works whi
 #endif
 
 active [2] proctype suspending() {
-	bool gaveUp;
+	bool gaveUp, wasSuspended;
 	atomic { take };
 	if
-	:: atomic { status == StatusSuspended && !unsure -> goto over }
 	:: atomic { status != StatusSuspended && status != StatusRunning -> goto over }
-	:: atomic { status == StatusRunning || unsure -> unsure = true }
+	:: atomic { status == StatusRunning }
+	:: atomic { status == StatusSuspended -> wasSuspended = true }
 	fi;
 	atomic { if :: !request -> request = true; paused = false; printf("@ worker -> function: asks it to pause\n") :: else fi };
 	if                               /* quiesce */
 	:: paused
 	:: status == StatusStopping || ended -> gaveUp = true
-	:: gaveUp = true                 /* its context ends, or a Resume comes */
+	:: gaveUp = true                 /* its context ends */
 	fi;
 	atomic {
 		if
-		:: !gaveUp && status == StatusRunning -> to(StatusSuspended); unsure = false; assert(!works); goto over /* W12 */
-		:: !gaveUp && status == StatusSuspended -> unsure = false; goto over
+		:: !gaveUp && status == StatusRunning -> to(StatusSuspended); assert(!works); goto over /* W12 */
+		:: wasSuspended || !gaveUp && status == StatusSuspended -> goto over
 		:: else
 		fi
 	};
-#ifdef MUTANT_withdraw               /* a Suspend that fails leaves everything running */
-	unsure = false;
-#else
+#ifndef MUTANT_withdraw              /* a Suspend that fails leaves everything running */
 	proceed();
 #endif
 over:	turn = false; left--
@@ -65,9 +61,8 @@ over:	turn = false; left--
 active proctype resuming() {
 	atomic { take };
 	if
-	:: atomic { status == StatusRunning && !unsure }
 	:: atomic { status != StatusRunning && status != StatusSuspended }
-	:: (status == StatusSuspended || unsure) && !ended -> proceed()
+	:: (status == StatusRunning || status == StatusSuspended) && !ended -> proceed()
 	fi;
 	turn = false; left--
 }
