@@ -59,10 +59,9 @@ type appKey struct{}
 // For a request of one of the App's servers it closes from GoAwayAfter on, when the
 // client can find another process: for one handler after the other, spread over the
 // window, so that the clients of event streams, polls and websockets do not all come
-// back at once. For a request that arrives later it closes when half of the time that is
-// left of the window is over, and after the window when the listener closes. Answer a long poll
-// then as if its time were over, with nothing new. A websocket that comes after the window
-// has one more second to close.
+// back at once. For a request that arrives later it closes at the end of the window, and
+// after the window when the listener closes. Answer a long poll then as if its time were
+// over, with nothing new. A websocket has one more second to close.
 //
 // For any other context it never closes. Draining changes nothing.
 func Draining(ctx context.Context) <-chan struct{} {

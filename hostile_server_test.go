@@ -220,8 +220,8 @@ func TestHijackedConnectionWhoseCloseHangsOrPanics(t *testing.T) {
 		says  []string
 	}{
 		"panics": {func() { panic("Close of a connection") }, false, nil}, // counts as an error of Close, which the App ignores
-		"exits":  {runtime.Goexit, false, []string{"http: end of the window", "called runtime.Goexit"}},
-		"hangs":  {func() { <-release }, true, []string{"http: end of the window", "abandoned", "(hostile_server_test.go:"}},
+		"exits":  {runtime.Goexit, false, nil},                            // ends the goroutine that closes it
+		"hangs":  {func() { <-release }, true, []string{"http: shutdown", "abandoned"}},
 	} {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
@@ -230,7 +230,6 @@ func TestHijackedConnectionWhoseCloseHangsOrPanics(t *testing.T) {
 				hijacked := make(chan struct{})
 				r.Serve("http", &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 					_, _, _ = http.NewResponseController(w).Hijack()
-					time.Sleep(200 * time.Millisecond) // one that was hijacked just before the window's end has a second
 					close(hijacked)
 				})}, lifecycle.WithListener(ln))
 				r.Go("client", func(ctx context.Context) error { <-hijacked; lifecycle.MarkStarted(ctx); <-ctx.Done(); return nil }, lifecycle.WithStartCondition()) // the App is not running before that

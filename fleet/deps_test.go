@@ -23,7 +23,6 @@ func TestConventions(t *testing.T) {
 			{Path: "."},
 			{Path: "internal/canary", Imports: []string{nats}, Brings: []string{"..."}, Never: []string{server}},
 			{Path: "internal/pull", Imports: []string{nats}, Brings: []string{"..."}, Never: []string{server}},
-			{Path: "internal/outcome", Imports: []string{nats}, Brings: []string{"..."}, Never: []string{server}},
 			{Path: "internal/splice", Imports: []string{"github.com/tidwall/gjson"}, Brings: []string{"..."}},
 			{Path: "internal/effects", Imports: []string{"./fleet/host/engine"}, Brings: []string{"..."}, Never: []string{nats, server}},
 			{Path: "internal/replay", Imports: []string{nats}, Brings: []string{"..."}, Never: []string{server}},
@@ -64,9 +63,9 @@ func TestConventions(t *testing.T) {
 			{
 				Path: "workflow",
 				Imports: []string{
-					nats, "github.com/nats-io/nuid", "github.com/google/btree", "github.com/tidwall/gjson",
+					nats, "github.com/nats-io/nuid", "github.com/google/btree",
 					"./fsm", "./trace", "./worker", "./internal/...", "./fleet/broker/natserr", "./fleet/internal/canary",
-					"./fleet/internal/lanes", "./fleet/internal/outcome", "./fleet/internal/pace",
+					"./fleet/internal/lanes", "./fleet/internal/pace",
 					"./fleet/internal/pull", "./fleet/internal/replay", "./fleet/internal/servertime",
 					"./fleet/internal/splice", "./fleet/internal/stream",
 				},
@@ -89,7 +88,7 @@ func TestConventions(t *testing.T) {
 			{Path: "host/outbound", Imports: []string{"./fleet/host/engine", "./fleet/host/fetch"}},
 			{Path: "host/engine", Imports: []string{"./trace"}},
 			{Path: "host/internal/attacks"},
-			{Path: "host/engine/enginetest", Imports: []string{"./fleet/host/engine"}},
+			{Path: "host/engine/enginetest", Imports: []string{"./fleet/host/engine", "./fleet/internal/effects"}},
 			{Path: "host/engine/internal/...", Imports: []string{"./fleet/host/engine"}},
 			{Path: "host/engine/native", Imports: []string{"./fleet/host/engine", "./internal/call"}},
 			{
@@ -141,7 +140,7 @@ func TestConventions(t *testing.T) {
 				Never:  []string{nats, server},
 			},
 			{Path: "operator/internal/httpcode", Imports: []string{connect}, Brings: []string{"..."}, Never: []string{nats, server}},
-			{Path: "operator/internal/...", Imports: []string{"./worker", "./fleet/internal/stream"}, Never: []string{nats, server}},
+			{Path: "operator/internal/...", Imports: []string{"./worker", "./fleet/internal/stream", "github.com/google/btree"}, Never: []string{nats, server}},
 			{
 				Path: "operator/metrics",
 				Imports: []string{
@@ -156,13 +155,13 @@ func TestConventions(t *testing.T) {
 				"./fleet/internal/diagnosis", "./fleet/internal/eventlog", "./fleet/internal/stream",
 				"./fleet/operator/...", nats, connect, proto, rpc,
 				"connectrpc.com/vanguard", "connectrpc.com/grpchealth", "connectrpc.com/grpcreflect", "golang.org/x/time",
-				"github.com/coreos/go-oidc/v3", "github.com/go-jose/go-jose/v4", "golang.org/x/oauth2", "github.com/rogpeppe/go-internal/diff",
+				"github.com/coreos/go-oidc/v3", "golang.org/x/oauth2", "golang.org/x/sync", "github.com/rogpeppe/go-internal/diff",
 			}, Brings: []string{"..."}},
 			{Path: "cmd/engine", Imports: []string{"./fleet/host/engine/..."}, Brings: []string{"..."}, Never: []string{nats, server}},
 			{
 				Path: "cmd/lifecyclectl/dev",
 				Imports: []string{
-					"./fleet/host/engine/...", "./fleet/host/outbound", "./fleet/internal/effects", "./fleet/operator/operatorv1", proto,
+					"./fleet/host/engine/...", "./fleet/internal/effects", "./fleet/operator/operatorv1", proto,
 				},
 				Brings: []string{"..."},
 				Never:  []string{nats, server},
@@ -170,13 +169,13 @@ func TestConventions(t *testing.T) {
 			{Path: "cmd/lifecyclectl/prove/load"},
 			{Path: "cmd/lifecyclectl/prove", Imports: []string{
 				"./fleet/cmd/lifecyclectl/cli", "./fleet/cmd/lifecyclectl/output", "./fleet/cmd/lifecyclectl/prove/load",
-				"./internal/cmdline", cli, "k8s.io/api", "k8s.io/apimachinery",
+				"./internal/cmdline", cli, "golang.org/x/sync", "k8s.io/api", "k8s.io/apimachinery",
 			}, Brings: []string{"..."}, Never: []string{nats, server, "k8s.io/client-go"}},
 			{Path: "cmd/lifecyclectl/output", Imports: []string{
 				"./fleet/internal/diagnosis", cli, proto, yaml, "github.com/charmbracelet/x/ansi", "golang.org/x/term",
 			}, Brings: []string{"..."}, Never: []string{nats, server}},
 			{Path: "cmd/lifecyclectl/cli", Imports: []string{
-				"./worker", "./internal/suggest", "./fleet/cmd/lifecyclectl/output", "./fleet/operator/client", "./fleet/operator/operatorv1",
+				"./internal/suggest", "./fleet/cmd/lifecyclectl/output", "./fleet/operator/client", "./fleet/operator/operatorv1",
 				cli, "github.com/spf13/pflag", connect, proto, yaml, "github.com/muesli/cancelreader", "golang.org/x/sys",
 				"github.com/coreos/go-oidc/v3", "golang.org/x/oauth2",
 			}, Brings: []string{"..."}, Never: []string{nats, server}},

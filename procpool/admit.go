@@ -11,6 +11,7 @@ import (
 // confirmed its end.
 type attempt struct {
 	q       *Query
+	w       *proc
 	id      string // on the wire
 	begun   time.Time
 	slow    bool        // it was logged as slow; guarded by pool.mu, as confirm is
@@ -26,18 +27,23 @@ type attempt struct {
 // direct, the caller must read the answer itself.
 func (p *Pool) admit(ctx context.Context, q *Query) (w *proc, direct *attempt) {
 	p.open.Add(1)
-	p.counts.submitted.Add(1)
+	p.count(&p.stats.Submitted)
 	p.mu.Lock()
 	p.lastID++
 	q.seq = p.lastID
 	var id [21]byte
 	q.id = string(strconv.AppendUint(append(id[:0], 'q'), q.seq, 10))
 	queryModel.Begin(&q.machine, q.id, QueryPending, &p.events)
-	w, a, reject := p.placeLocked(q)
+	w, a, err := p.placeLocked(q)
+	if err != nil {
+		p.endLocked(q, err)
+		p.mu.Unlock()
+		return nil, nil
+	}
 	if a != nil {
 		if q.messages == nil && !w.reading && w.places == 1 {
 			w.reading, w.direct, direct = true, a, a
-			w.armReadLocked(q)
+			_ = w.conn.SetReadDeadline(q.until)
 		}
 		w.ensureReadingLocked()
 	}
@@ -45,20 +51,7 @@ func (p *Pool) admit(ctx context.Context, q *Query) (w *proc, direct *attempt) {
 	if later {
 		p.sendLater(w, a)
 	}
-	displaced := q.displaces
-	var busy error
-	if displaced != nil {
-		busy = &RejectedError{Pool: p.cfg.Name, RetryAfter: p.retryAfterLocked(), Err: ErrBusy}
-	}
-	q.displaces = nil
 	p.mu.Unlock()
-	if displaced != nil {
-		displaced.finish(QueryRejected, nil, busy)
-	}
-	if reject != nil {
-		endedBy{q, reject}.end()
-		return nil, nil
-	}
 	// Arm the timer before anything is written: a worker that does not read may
 	// block the write.
 	if direct == nil || q.size() > smallWrite {
@@ -77,55 +70,43 @@ const smallWrite = 16 << 10
 
 // placeLocked assigns a new query to a worker, queues it, or says why not.
 func (p *Pool) placeLocked(q *Query) (*proc, *attempt, error) {
-	reject := func(err error, after time.Duration) error {
-		return &RejectedError{Pool: p.cfg.Name, RetryAfter: after, Err: err}
-	}
-	if p.draining || !p.running.Load() {
-		return nil, nil, reject(ErrDraining, 0)
+	if p.draining.Load() || !p.running.Load() {
+		return nil, nil, &RejectedError{Pool: p.cfg.Name, Err: ErrDraining}
 	}
 	if err := p.judgeLocked(q, q.begun); err != nil {
 		return nil, nil, err
 	}
-	if q.sticky() && !q.anew && p.lost[q.key] {
+	if q.keyed && !q.anew && p.lost[q.key] {
 		return nil, nil, &SessionLostError{Query: q.id, Key: q.key}
-	}
-	if q.alone {
-		if err := p.brokenLocked(true); err != nil {
-			return nil, nil, err
-		}
-		if p.alone.Len() > p.cfg.MaxQueue {
-			return nil, nil, reject(ErrBusy, p.retryAfterLocked())
-		}
-		p.enqueueLocked(p.alone, q)
-		p.ensureLocked()
-		return nil, nil, nil
 	}
 	if w := p.pickLocked(q); w != nil {
 		return w, p.assignLocked(w, q), nil
 	}
-	bound := p.keys[q.key]
-	if !q.sticky() || bound == nil || !bound.usable() {
-		bound = nil
+	alone, _ := p.waitingLocked()
+	waiting, room := len(p.queue)-alone, p.cfg.MaxQueue // queries that run alone take no room from others
+	switch {
+	case q.alone:
+		waiting, room = alone, room+1
+	case p.boundLocked(q) == nil:
+		room += p.comingLocked()
 	}
-	if bound == nil {
-		if err := p.brokenLocked(false); err != nil {
+	if p.boundLocked(q) == nil {
+		if err := p.brokenLocked(q.alone); err != nil {
 			return nil, nil, err
 		}
 	}
-	room := p.cfg.MaxQueue
-	if bound == nil {
-		room += p.comingLocked()
-	}
-	if p.waiting-p.alone.Len() >= room { // queries that run alone take no room from others
-		if q.displaces = p.displaceLocked(q); q.displaces == nil {
-			return nil, nil, reject(ErrBusy, p.retryAfterLocked())
+	if waiting >= room {
+		busy := &RejectedError{Pool: p.cfg.Name, RetryAfter: p.retryAfterLocked(), Err: ErrBusy}
+		if q.alone {
+			return nil, nil, busy
 		}
+		last := p.displaceLocked(q)
+		if last == nil {
+			return nil, nil, busy
+		}
+		p.endLocked(last, busy)
 	}
-	if bound != nil {
-		p.enqueueLocked(&bound.waiting, q)
-		return nil, nil, nil
-	}
-	p.enqueueLocked(p.queue, q)
+	p.enqueueLocked(q)
 	p.ensureLocked()
 	return nil, nil, nil
 }
@@ -176,5 +157,5 @@ func (p *Pool) brokenLocked(alone bool) error {
 
 // retryAfterLocked estimates when a worker will be free: after the whole queue.
 func (p *Pool) retryAfterLocked() time.Duration {
-	return max(p.mean*time.Duration(p.waiting+1)/time.Duration(max(len(p.workers), 1)), time.Millisecond)
+	return max(p.mean*time.Duration(len(p.queue)+1)/time.Duration(max(len(p.workers), 1)), time.Millisecond)
 }

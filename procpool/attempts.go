@@ -7,7 +7,10 @@ import "slices"
 // pool's lock.
 
 // full reports whether the worker has as many queries as it takes.
-func (w *proc) full() bool { return w.alone || len(w.attempts) >= w.places }
+func (w *proc) full() bool { return len(w.attempts) >= w.places }
+
+// isFree reports whether the worker may get a query now.
+func (w *proc) isFree() bool { return w.usable() && !w.trial && !w.full() }
 
 // idle reports whether the worker has no query.
 func (w *proc) idle() bool { return len(w.attempts) == 0 }
@@ -34,14 +37,11 @@ func (w *proc) drop(a *attempt) {
 	}
 }
 
-// sticky reports whether the query requires the worker of its key.
-func (q *Query) sticky() bool { return q.keyed && !q.preferred }
-
-// runs reports whether the worker has a query that requires the key. Its queries run
-// one after the other.
+// runs reports whether the worker has a query of the query's key. Its queries run one after
+// the other.
 func (w *proc) runs(q *Query) bool {
-	return q.sticky() && slices.ContainsFunc(w.attempts, func(a *attempt) bool {
-		return a.q.sticky() && a.q.key == q.key
+	return q.keyed && slices.ContainsFunc(w.attempts, func(a *attempt) bool {
+		return a.q.keyed && a.q.key == q.key
 	})
 }
 
@@ -57,11 +57,7 @@ func (w *proc) mayWaitToWrite(q *Query) bool {
 
 // fillLocked gives a worker queries until it is full or none waits that it may take.
 func (p *Pool) fillLocked(w *proc) {
-	for slices.Contains(p.ready, w) {
-		a := p.nextLocked(w)
-		if a == nil {
-			return
-		}
+	for a := p.nextLocked(w); a != nil; a = p.nextLocked(w) {
 		p.sendLater(w, a)
 		w.ensureReadingLocked()
 	}

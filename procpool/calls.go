@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 
 	"github.com/pleme-io/lifecycle-go/internal/call"
@@ -48,41 +47,29 @@ const maxCalls = 32
 
 // takeCall takes a call of the worker, and answers it in a new goroutine.
 func (w *proc) takeCall(e *wire.Envelope) error {
-	p := w.p
-	c := Call{Worker: w.name, Method: e.Method, Params: bytes.Clone(e.Params)}
 	id := e.CallID
 	if len(id) > maxName {
 		return fmt.Errorf("it made a call whose callId has %d bytes, want at most %d", len(id), maxName)
 	}
-	p.mu.Lock()
-	a := w.find(e.RequestID)
+	a, err := w.attemptOf(e)
 	if a == nil {
-		known := slices.Contains(w.recent, e.RequestID)
-		p.mu.Unlock()
-		if !known {
-			return fmt.Errorf("it made a call for the request %s, which it was not given", wire.Excerpt([]byte(e.RequestID)))
+		if err == nil {
+			w.refuseCall(id, errQueryEnded)
 		}
-		w.refuseCall(id, errQueryEnded)
-		return w.ignore(&p.counts.late)
-	}
-	busy := w.calls >= maxCalls
-	if !busy {
-		w.calls++
-	}
-	p.mu.Unlock()
-	if busy {
-		w.refuseCall(id, fmt.Errorf("%d calls wait for an answer already", maxCalls))
-		return w.ignore(nil)
+		return err
 	}
 	q := a.q
-	c.Query = q.id
+	c := Call{Query: q.id, Worker: w.name, Method: e.Method, Params: bytes.Clone(e.Params)}
+	if w.calls.Add(1) > maxCalls {
+		w.calls.Add(-1)
+		w.refuseCall(id, fmt.Errorf("%d calls wait for an answer already", maxCalls))
+		return nil
+	}
 	size := len(c.Params)
 	if full := q.hold(size); full != nil {
-		p.mu.Lock()
-		w.calls--
-		p.mu.Unlock()
-		w.refuseCall(id, fmt.Errorf("what waits for an answer has too many bytes already: more than %d", p.cfg.MaxAnswer))
-		return w.ignore(nil)
+		w.calls.Add(-1)
+		w.refuseCall(id, fmt.Errorf("what waits for an answer has too many bytes already: more than %d", w.p.cfg.MaxAnswer))
+		return nil
 	}
 	ctx, ok := q.callContext()
 	var once sync.Once
@@ -91,9 +78,7 @@ func (w *proc) takeCall(e *wire.Envelope) error {
 			w.reply(id, result, err, func() {
 				onTurn()
 				q.drop(size)
-				p.mu.Lock()
-				defer p.mu.Unlock()
-				w.calls--
+				w.calls.Add(-1)
 			})
 		})
 	}

@@ -69,7 +69,7 @@ func TestChaos(t *testing.T) {
 	p, err := procpool.New(procpool.Config{
 		Process: process, Name: "chaos", SocketDir: dir, Logger: quiet, MinWorkers: 2, MaxWorkers: 4, Surge: 2, MaxQueue: 20, MaxFrame: 1 << 20,
 		Command: command, KeyPerWorker: keyPerWorker, FairShares: dice.n(2) == 0, StarveAfter: 50 * time.Millisecond,
-		Poison:       procpool.Poison{Remember: 20, For: time.Second, Window: 5 * time.Second},
+		Poison:       procpool.Poison{For: time.Second, Window: 5 * time.Second},
 		StartTimeout: 2 * time.Second, CancelGrace: 100 * time.Millisecond, ShutdownGrace: 200 * time.Millisecond, KillGrace: 100 * time.Millisecond,
 		WriteTimeout: time.Second, HealthInterval: 100 * time.Millisecond, HealthTimeout: 200 * time.Millisecond, DrainTimeout: time.Second,
 		Backoff: worker.Backoff{Min: time.Millisecond, Max: 20 * time.Millisecond}, BreakAfter: 10,
@@ -204,13 +204,10 @@ func chaoticQuery(t *testing.T, p *procpool.Pool, dice *dice, cgroup bool) {
 	asks := []ask{{}, {}, {Op: "count", N: dice.n(200), Size: dice.n(2000)}, {Op: "sleep", Seconds: 0.01}, {Op: "deaf", Seconds: 0.2}, {Op: "fail", Text: "x"}, {Op: "exit", N: 3}, {Op: "exit", N: 3, Text: strconv.Itoa(dice.n(1_000_000))}, {Op: "big", Size: 2 << 20}, {Op: "fork"}, {Op: "parts", N: dice.n(50), Size: dice.n(50_000)}}
 	var opts []procpool.Option
 	if dice.n(3) == 0 {
-		opts = append(opts, []func(string) procpool.Option{procpool.Key, procpool.Prefer}[dice.n(2)](strconv.Itoa(dice.n(5))))
+		opts = append(opts, procpool.Key(strconv.Itoa(dice.n(5))))
 	}
 	if dice.n(2) == 0 {
 		opts = append(opts, procpool.Caller(strconv.Itoa(dice.n(5))))
-	}
-	if dice.n(3) == 0 {
-		opts = append(opts, procpool.Priority(dice.n(3)))
 	}
 	if dice.n(10) == 0 {
 		opts = append(opts, procpool.Fingerprint(strconv.Itoa(dice.n(5))))

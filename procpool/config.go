@@ -55,7 +55,7 @@ type Config struct {
 	// starts.
 	Surge int `koanf:"surge"`
 	// MaxQueue bounds the queries that wait for a worker, first come, first
-	// served unless FairShares or [Priority] says otherwise. Queries for which a
+	// served unless FairShares says otherwise. Queries for which a
 	// worker is starting do not count. With the default of 0 no query waits: the pool
 	// rejects a query at once when every worker is busy and it cannot start another.
 	MaxQueue int `koanf:"max_queue"`
@@ -99,9 +99,8 @@ type Config struct {
 	// KillGrace is how long a worker may take to end after SIGTERM; then it gets
 	// SIGKILL. Defaults to 2 s.
 	KillGrace time.Duration `koanf:"kill_grace"`
-	// WriteTimeout bounds the write of one message to a worker. Each write gets at
-	// least half of it. When a write times out, the pool ends the worker. Defaults
-	// to 10 s.
+	// WriteTimeout bounds the write of one message to a worker. When a write times out,
+	// the pool ends the worker. Defaults to 10 s.
 	WriteTimeout time.Duration `koanf:"write_timeout"`
 	// DrainTimeout is how long queries may take to finish after the pool was
 	// asked to stop. Defaults to 30 s; the context given to Stop shortens it.
@@ -212,7 +211,9 @@ func (c Config) WithDefaults() Config {
 	or(&c.Recycle.Jitter, 0.1)
 	or(&c.Recycle.AtOnce, 1)
 	or(&c.Recycle.Every, time.Second)
-	c.Poison = c.Poison.withDefaults()
+	or(&c.Poison.For, 10*time.Minute)
+	or(&c.Poison.Deaths, 5)
+	or(&c.Poison.Window, time.Minute)
 	c.Backoff = c.Backoff.WithDefaults()
 	if c.Logger == nil {
 		c.Logger = slog.Default()
@@ -288,6 +289,9 @@ func (c Config) Validate() error {
 		"Recycle.MaxRSS is %d, and on this system a process's memory is not known: want 0", r.MaxRSS)
 	bad(r.Jitter != Off && !(r.Jitter >= 0 && r.Jitter < 1), "Recycle.Jitter is %v, want 0 to less than 1, or Off", r.Jitter)
 	bad(r.AtOnce < 1, "Recycle.AtOnce is %d, want 1 or more", r.AtOnce)
-	errs = append(errs, c.Poison.validate(), c.Backoff.Validate())
+	bad(c.Poison.For < 0, "Poison.For is %v, want more than 0", c.Poison.For)
+	bad(c.Poison.Deaths < Off, "Poison.Deaths is %d, want 1 or more, or Off", c.Poison.Deaths)
+	bad(c.Poison.Window < 0, "Poison.Window is %v, want more than 0", c.Poison.Window)
+	errs = append(errs, c.Backoff.Validate())
 	return errors.Join(errs...)
 }

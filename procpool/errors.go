@@ -159,18 +159,6 @@ func (e *SessionLostError) Unwrap() []error {
 	return []error{ErrSessionLost, e.Err}
 }
 
-// OptionError says that an option of a query is not valid.
-type OptionError struct {
-	Option string
-	Err    error
-}
-
-// Error names the option.
-func (e *OptionError) Error() string { return "option " + e.Option + ": " + e.Err.Error() }
-
-// Unwrap returns what is wrong.
-func (e *OptionError) Unwrap() error { return e.Err }
-
 // WorkerError is an error that a worker has answered a query with. The worker
 // itself is well.
 type WorkerError struct {

@@ -29,22 +29,19 @@ func (p *Pool) Evict(strategy Eviction, busy bool) (name string, err error) {
 }
 
 func (p *Pool) evictLocked(strategy Eviction, busy bool) *proc {
-	w := choose(strategy, p.ready, (*proc).idle)
+	w := choose(strategy, p.workers, func(w *proc) bool { return !w.alone && w.isFree() && w.idle() })
 	if w == nil && busy {
 		w = choose(strategy, p.workers, func(w *proc) bool { return !w.alone && !w.leaving && !w.idle() })
 	}
 	if w == nil {
 		return nil
 	}
-	p.counts.evicted.Add(1)
+	p.count(&p.stats.Evicted)
 	if p.capacity.State() == PoolAtCapacity {
 		_ = p.capacity.To(PoolAtCapacity, ErrEvicted)
 	}
 	for _, a := range w.attempts {
-		q := a.q
-		w.after = append(w.after, func() {
-			q.finish(QueryError, nil, fmt.Errorf("%s: %s: %w", q.id, w.name, ErrEvicted))
-		})
+		p.endLocked(a.q, fmt.Errorf("%s: %s: %w", a.q.id, w.name, ErrEvicted))
 	}
 	w.stopLocked(true, ErrEvicted)
 	return w

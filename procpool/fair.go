@@ -1,25 +1,19 @@
 package procpool
 
-// Priority lets the query overtake those with a lower one that wait. When the queue is
-// full it takes the place of the last of them, which is rejected. Queries without this
-// option have priority 0. A query of a low priority may wait until its deadline.
-func Priority(n int) Option { return func(q *Query) { q.priority = n } }
+import (
+	"cmp"
+	"slices"
+)
 
-// share is what a caller has in the queues.
+// share is what a caller has in the queue.
 type share struct {
 	waiting int
 	turn    uint64 // of its last query
 }
 
-// before reports whether q is served before other.
-func (q *Query) before(other *Query) bool {
-	if q.priority != other.priority {
-		return q.priority > other.priority
-	}
-	if q.turn != other.turn {
-		return q.turn < other.turn
-	}
-	return q.seq < other.seq
+// compare orders the queries that wait: the first one is served first.
+func (q *Query) compare(other *Query) int {
+	return cmp.Or(cmp.Compare(q.turn, other.turn), cmp.Compare(q.seq, other.seq))
 }
 
 // joinLocked counts a query that begins to wait, and gives it its turn: the callers
@@ -49,41 +43,28 @@ func (p *Pool) leaveLocked(q *Query) {
 	}
 }
 
-// displaceLocked makes room in a full queue for a query: in place of one with a lower
-// priority, or with FairShares of the caller that has the most, when that has at least
-// two more. It removes that query from its queue, and returns it, nil for none.
+// displaceLocked makes room in a full queue for a query: with FairShares in place of the last one
+// of the caller that has the most, when that has at least two more. It removes that query from the
+// queue, and returns it, nil for none.
 func (p *Pool) displaceLocked(q *Query) *Query {
-	most := ""
-	if p.cfg.FairShares {
-		mine := 0
-		for caller, s := range p.shares {
-			if s.waiting > mine {
-				most, mine = caller, s.waiting
-			}
-		}
-		own := 0
-		if s := p.shares[q.caller]; s != nil {
-			own = s.waiting
-		}
-		if mine < own+2 {
-			most = q.caller
+	most, waiting := "", 0
+	for caller, s := range p.shares {
+		if s.waiting > waiting {
+			most, waiting = caller, s.waiting
 		}
 	}
-	var last *Query
-	for _, other := range p.waitingLocked() {
-		if other.attempts > 0 || other.in == p.alone || other.priority > q.priority {
-			continue
-		}
-		lower := other.priority < q.priority
-		if !lower && (!p.cfg.FairShares || most == q.caller || other.caller != most) {
-			continue
-		}
-		if last == nil || last.before(other) {
-			last = other
+	own := 0
+	if s := p.shares[q.caller]; s != nil {
+		own = s.waiting
+	}
+	if waiting < own+2 {
+		return nil
+	}
+	for _, last := range slices.Backward(p.queue) {
+		if last.caller == most && last.attempts == 0 && !last.alone {
+			p.dequeueLocked(last)
+			return last
 		}
 	}
-	if last != nil {
-		p.dequeueLocked(last)
-	}
-	return last
+	return nil
 }

@@ -38,20 +38,6 @@ func blocked(t *testing.T, change func(*procpool.Config)) (p *procpool.Pool, rel
 	}
 }
 
-func TestPriorities(t *testing.T) {
-	p, release, order := blocked(t, nil)
-	var low, high, none []string
-	for range 3 {
-		low = append(low, submit(t, p, ask{}.raw(), procpool.Priority(-1)).ID())
-		none = append(none, submit(t, p, ask{}.raw()).ID())
-		high = append(high, submit(t, p, ask{}.raw(), procpool.Priority(7)).ID())
-	}
-	release()
-	if got := order(t); !slices.Equal(got, slices.Concat(high, none, low)) {
-		t.Errorf("the order is %v, want %v, %v, %v", got, high, none, low)
-	}
-}
-
 func TestFairSharesTakeTurns(t *testing.T) {
 	p, release, order := blocked(t, func(c *procpool.Config) { c.FairShares = true })
 	caller := map[string]string{}
@@ -77,14 +63,10 @@ func TestFairShareOfAFullQueue(t *testing.T) {
 	for range 3 {
 		other = append(other, submit(t, p, ask{}.raw(), procpool.Caller("other")))
 	}
-	var urgent []*procpool.Query
-	for range 2 {
-		urgent = append(urgent, submit(t, p, ask{}.raw(), procpool.Caller("hog"), procpool.Priority(1)))
-	}
 	release()
-	for name, want := range map[string][]bool{"hog": {true, false, false, false}, "other": {true, false, false}, "urgent": {true, true}} {
+	for name, want := range map[string][]bool{"hog": {true, true, false, false}, "other": {true, true, false}} {
 		var got []bool
-		for _, q := range map[string][]*procpool.Query{"hog": hog, "other": other, "urgent": urgent}[name] {
+		for _, q := range map[string][]*procpool.Query{"hog": hog, "other": other}[name] {
 			_, err := q.Result()
 			if err != nil && (!errors.Is(err, procpool.ErrBusy) || q.State() != procpool.QueryRejected) {
 				t.Errorf("%s: %s, %v", name, q.State(), err)

@@ -14,6 +14,7 @@ func (p *Pool) ensureLocked() {
 	p.ensureAloneLocked()
 	p.ensureSuccessorsLocked()
 	for {
+		_, waiting := p.waitingLocked()
 		starting, leaving := 0, 0
 		all := p.sizeLocked()
 		for _, w := range p.workers {
@@ -26,12 +27,12 @@ func (p *Pool) ensureLocked() {
 			}
 		}
 		serving := all - leaving
-		wanted := p.queue.Len() > starting*max(p.mostPlaces, 1)
-		if !wanted && (serving >= p.cfg.MinWorkers || p.draining) {
+		wanted := waiting > starting*max(p.mostPlaces, 1)
+		if !wanted && (serving >= p.cfg.MinWorkers || p.draining.Load()) {
 			return
 		}
 		if all >= p.cfg.MaxWorkers {
-			if wanted && p.cfg.KeyPerWorker && p.queue.Len() > starting+leaving && p.evictLocked(p.cfg.Eviction, false) != nil {
+			if wanted && p.cfg.KeyPerWorker && waiting > starting+leaving && p.evictLocked(p.cfg.Eviction, false) != nil {
 				continue
 			}
 			return
@@ -56,18 +57,10 @@ func (p *Pool) sizeLocked() (n int) {
 // backsOffLocked reports whether the pool starts no worker now. It tries again by
 // itself.
 func (p *Pool) backsOffLocked() bool {
-	if p.failures == 0 && p.deaths == 0 {
+	wait := time.Until(p.noStartBefore)
+	if p.failures == 0 && p.deaths == 0 || wait <= 0 {
 		return false
 	}
-	wait := time.Until(p.noStartBefore)
-	if wait > 0 {
-		p.againLocked(wait)
-	}
-	return wait > 0
-}
-
-// againLocked calls ensureLocked when the backoff is over.
-func (p *Pool) againLocked(wait time.Duration) {
 	if p.retryTimer != nil {
 		p.retryTimer.Stop()
 	}
@@ -76,6 +69,7 @@ func (p *Pool) againLocked(wait time.Duration) {
 		defer p.mu.Unlock()
 		p.ensureLocked()
 	})
+	return true
 }
 
 // resizedLocked updates the state of the capacity.

@@ -26,7 +26,7 @@ func (p *Pool) check() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := time.Now()
-	p.memory.sweep(now)
+	p.forgetLocked(now)
 	for _, w := range slices.Clone(p.workers) {
 		if w.leaving || w.readyAt.IsZero() {
 			continue
@@ -38,7 +38,7 @@ func (p *Pool) check() {
 			}
 		}
 		p.checkLocked(w, now)
-		if why, idle := w.worn(now); why != nil && !w.recycling && !w.alone && p.mayRecycleLocked() {
+		if why, idle := w.worn(now); why != nil && w.due == nil && !w.alone && p.mayRecycleLocked() {
 			w.recycleLocked(why, idle)
 		}
 	}
@@ -63,7 +63,8 @@ func (p *Pool) checkLocked(w *proc, now time.Time) {
 			w.broke = fmt.Errorf("%w within %v", errHealth, p.cfg.HealthTimeout)
 			w.stopLocked(false, w.broke)
 		}
-	case w.idle() && w.machine.State() == WorkerReady && now.Sub(w.checked()) >= p.cfg.HealthInterval:
+	case w.idle() && w.machine.State() == WorkerReady && now.Sub(w.lastActivity) >= p.cfg.HealthInterval &&
+		now.Sub(w.checkedAt) >= p.cfg.HealthInterval:
 		p.askHealthLocked(w, now)
 	}
 }

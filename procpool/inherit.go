@@ -1,6 +1,7 @@
 package procpool
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -30,7 +31,9 @@ func inheritedPair(limit int) (*acceptor, error) {
 		conn.Close()
 		return nil, errors.New("make a connection for the worker: it is not a unix socket")
 	}
-	return &acceptor{theirs: theirs, pending: []*net.UnixConn{own}, limit: limit, opened: make(chan readyConn, 1)}, nil
+	d := &acceptor{ours: own, theirs: theirs, limit: limit, opened: make(chan readyConn, 1)}
+	d.ctx, d.cancel = context.WithCancel(context.Background())
+	return d, nil
 }
 
 // env returns the environment variables that tell a worker how to reach the pool. The
@@ -42,22 +45,4 @@ func (d *acceptor) env(cmd *exec.Cmd) []string {
 	}
 	cmd.ExtraFiles = append(slices.Clip(cmd.ExtraFiles), d.theirs)
 	return []string{wire.EnvSocket + "=", wire.EnvFD + "=" + strconv.Itoa(2+len(cmd.ExtraFiles))}
-}
-
-// started closes the worker's end of an inherited connection: only the worker has it
-// from now on.
-func (d *acceptor) started() {
-	if d.theirs != nil {
-		_ = d.theirs.Close()
-	}
-}
-
-// inherited reads the inherited connection.
-func (d *acceptor) inherited() {
-	d.mu.Lock()
-	conns := slices.Clone(d.pending)
-	d.mu.Unlock()
-	for _, conn := range conns {
-		d.ended.Go(func() { d.readReady(conn, 0) })
-	}
 }

@@ -2,60 +2,66 @@ package procpool
 
 import (
 	"fmt"
-	"hash/maphash"
 	"slices"
 	"time"
 )
 
 // fits reports whether the worker may serve the query.
 func (p *Pool) fits(w *proc, q *Query) bool {
-	return !p.cfg.KeyPerWorker || !w.used || (w.keyed == q.keyed && w.key == q.key)
+	return !p.cfg.KeyPerWorker || w.given == 0 || (w.keyed == q.keyed && w.key == q.key)
 }
 
-// pickLocked returns a ready worker for the query, nil when it has to wait.
-//
-//   - Without a key it is the most recently used one without a query, whose memory is
-//     warm; the others may then idle until they are recycled. When each has queries,
-//     it is the one that has the fewest.
-//   - A key that has a worker goes to that one.
-//   - A new key goes to the worker with the fewest keys. It waits for a worker that
-//     starts rather than share one.
-//   - A preferred key goes to the worker that a hash of key and worker ranks highest
-//     (rendezvous hashing). So the same key finds the same worker as long as that is
-//     free, and the pool need not remember the key.
-func (p *Pool) pickLocked(q *Query) *proc {
-	if q.preferred {
-		return p.preferredLocked(q)
-	}
-	if q.keyed {
-		if w := p.keys[q.key]; w != nil && w.usable() {
-			if slices.Contains(p.ready, w) && !w.runs(q) {
-				return w
-			}
-			return nil
-		}
-	}
-	var best *proc
-	for _, w := range slices.Backward(p.ready) {
-		if p.fits(w, q) && (best == nil || w.less(best, q)) {
-			if best = w; !q.keyed && w.idle() {
-				break
-			}
-		}
-	}
-	if best != nil && q.keyed && len(best.keys) > 0 && p.freshLocked() {
+// boundLocked returns the worker of the query's key, for which the query has to wait. It returns
+// nil when there is none.
+func (p *Pool) boundLocked(q *Query) *proc {
+	if !q.keyed {
 		return nil
+	}
+	if w := p.keys[q.key]; w != nil && w.usable() {
+		return w
+	}
+	return nil
+}
+
+// pickLocked returns a worker with a place for a new query, nil when it has to wait.
+//
+//   - Without a key it is the one with the fewest queries, and of these the most recently used
+//     one, whose memory is warm; the others may then idle until they are recycled.
+//   - A key that has a worker goes to that one.
+//   - A new key goes to the worker with the fewest keys.
+func (p *Pool) pickLocked(q *Query) (best *proc) {
+	for _, w := range p.workers {
+		if w.isFree() && p.mayTakeLocked(w, q) && (best == nil || w.isBefore(best, q)) {
+			best = w
+		}
 	}
 	return best
 }
 
-// less reports whether the worker has fewer keys than other, or as many and fewer
-// queries. Keys count only for a query that has one.
-func (w *proc) less(other *proc, q *Query) bool {
+// isBefore reports whether the worker is chosen before other. Keys count only for a query that has one.
+func (w *proc) isBefore(other *proc, q *Query) bool {
 	if q.keyed && len(w.keys) != len(other.keys) {
 		return len(w.keys) < len(other.keys)
 	}
-	return len(w.attempts) < len(other.attempts)
+	if len(w.attempts) != len(other.attempts) {
+		return len(w.attempts) < len(other.attempts)
+	}
+	return w.lastActivity.After(other.lastActivity)
+}
+
+// mayTakeLocked reports whether a worker may take a query. A new key waits for a worker that
+// starts rather than share one.
+func (p *Pool) mayTakeLocked(w *proc, q *Query) bool {
+	if q.alone {
+		return w.alone && w.program == p.program
+	}
+	if bound := p.boundLocked(q); bound != nil {
+		return bound == w && !w.runs(q)
+	}
+	if w.alone || !p.fits(w, q) {
+		return false
+	}
+	return !q.keyed || len(w.keys) == 0 || !p.freshLocked()
 }
 
 // freshLocked reports whether a worker without keys will come: it starts already, or
@@ -65,38 +71,6 @@ func (p *Pool) freshLocked() bool {
 		return false
 	}
 	return p.sizeLocked() < p.cfg.MaxWorkers || slices.ContainsFunc(p.workers, (*proc).starting)
-}
-
-// preferredLocked returns the ready worker that ranks highest for the query's key.
-func (p *Pool) preferredLocked(q *Query) (best *proc) {
-	highest := uint64(0)
-	for _, w := range p.ready {
-		if rank := maphash.Comparable(p.seed, place{q.key, w.n}); best == nil || rank > highest {
-			best, highest = w, rank
-		}
-	}
-	return best
-}
-
-// place is one key at one worker.
-type place struct {
-	key    string
-	worker int
-}
-
-// mayTakeLocked reports whether a ready worker may take a query that waits for any
-// worker.
-func (p *Pool) mayTakeLocked(w *proc, q *Query) bool {
-	if !p.fits(w, q) {
-		return false
-	}
-	if !q.sticky() {
-		return true
-	}
-	if bound := p.keys[q.key]; bound != nil && bound.usable() {
-		return bound == w && !w.runs(q) // it got the key while the query waited
-	}
-	return len(w.keys) == 0 || !slices.ContainsFunc(p.workers, (*proc).starting)
 }
 
 // starting reports whether the worker will soon be ready for its first query.
@@ -109,11 +83,14 @@ func (w *proc) starting() bool {
 // worker lives for StarveAfter at least, so that the pool does not spend its time on
 // starts when several keys compete.
 func (p *Pool) starvedLocked(w *proc, now time.Time) error {
-	e := p.queue.Front()
-	if !p.cfg.KeyPerWorker || p.cfg.StarveAfter == Off || e == nil || now.Sub(w.readyAt) < p.cfg.StarveAfter {
+	if !p.cfg.KeyPerWorker || p.cfg.StarveAfter == Off || now.Sub(w.readyAt) < p.cfg.StarveAfter {
 		return nil
 	}
-	q, _ := e.Value.(*Query)
+	first := slices.IndexFunc(p.queue, func(q *Query) bool { return !q.alone && p.boundLocked(q) == nil })
+	if first < 0 {
+		return nil
+	}
+	q := p.queue[first]
 	waits := now.Sub(q.begun)
 	mayServe := func(other *proc) bool {
 		return !other.alone && (other.leaving || other.starting() || p.fits(other, q))

@@ -85,29 +85,3 @@ func TestNewKeyWaitsForNoFailedStart(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 }
-
-func TestPreferredKeySpills(t *testing.T) {
-	p := start(t, "serve", func(c *procpool.Config) { c.MaxWorkers, c.MaxQueue = 3, 10 })
-	warm(t, p, 3)
-	on := map[string]string{}
-	used := map[string]bool{}
-	for range 3 {
-		for i := range 30 {
-			key := strconv.Itoa(i)
-			pid := do(t, p, ask{Op: "pid"}.raw(), procpool.Prefer(key))
-			if on[key] != "" && on[key] != pid {
-				t.Errorf("%s went to %s, and before to %s", key, pid, on[key])
-			}
-			on[key], used[pid] = pid, true
-		}
-	}
-	if len(used) != 3 {
-		t.Errorf("30 keys use %d of 3 workers", len(used))
-	}
-	block := submit(t, p, ask{Op: "sleep", Seconds: 3600}.raw(), procpool.Prefer("0"))
-	eventually(t, "it is busy", func() bool { return block.State() == procpool.QueryProcessing })
-	if pid := do(t, p, ask{Op: "pid"}.raw(), procpool.Prefer("0")); pid == on["0"] {
-		t.Error("the second query of the key went to the busy worker")
-	}
-	block.Cancel(nil)
-}

@@ -30,16 +30,13 @@ func TestLossThatACancelledQueryDidNotHearIsTold(t *testing.T) {
 			t.Fatal(err)
 		}
 		w := &proc{p: p, process: worker.NewProcess("w", nil), stderr: &stderr.Tail{}}
-		p.mu.Lock()
-		p.lost["bob"] = true
-		ended := p.diedWithLocked(w, q, errGone, true)
-		p.mu.Unlock()
 		if cancelled {
 			q.Cancel(nil)
 		}
-		for _, e := range ended {
-			e.end()
-		}
+		p.mu.Lock()
+		p.lost["bob"] = true
+		p.diedWithLocked(w, q, errGone, true)
+		p.mu.Unlock()
 		if _, err := q.Result(); errors.Is(err, ErrSessionLost) == cancelled {
 			t.Errorf("cancelled %v: it ended with %v", cancelled, err)
 		}

@@ -44,7 +44,7 @@ func TestWorkerTakesSeveralQueriesAtATime(t *testing.T) {
 	if _, err := p.Do(within(t), ask{}.raw()); !errors.Is(err, procpool.ErrBusy) {
 		t.Errorf("one too many: %v", err)
 	}
-	if r := p.State().Children[0].Reason; !strings.HasPrefix(r, "busy with q") || strings.Count(r, "q") != 4 {
+	if r := p.State().Children[0].Reason; !strings.HasPrefix(r, "busy with q") || !strings.Contains(r, " and 3 others") {
 		t.Errorf("its reason is %q", r)
 	}
 	last[0].Cancel(nil)

@@ -1,7 +1,6 @@
 package procpool
 
 import (
-	"container/list"
 	"context"
 	"errors"
 	"fmt"
@@ -9,8 +8,10 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -31,7 +32,7 @@ type Pool struct {
 	log      *slog.Logger
 	appLog   bool // Start takes the App's logger, because the Config has none
 	dir      string
-	seed     maphash.Seed // of fingerprints, and ranks workers for preferred keys
+	seed     maphash.Seed // of fingerprints
 	prefix   string       // of the names of sockets
 	lifeline *lifeline
 
@@ -40,38 +41,40 @@ type Pool struct {
 	begun  sync.Mutex     // orders the begin of Start against Stop
 	making sync.Mutex     // held while Config.Command runs
 	cancel context.CancelCauseFunc
-	alive  sync.WaitGroup // of workers
-	hurry  fsm.Signal     // the pool no longer waits for running queries
-	force  fsm.Signal     // the pool no longer waits for anything
-	quiet  fsm.Signal     // the pool drains, and every query has ended
+	alive  sync.WaitGroup     // of workers
+	hurry  fsm.Signal         // the pool no longer waits for running queries
+	forced context.Context    // it ends when the pool no longer waits for anything
+	force  context.CancelFunc // ends forced
+	quiet  fsm.Signal         // the pool drains, and every query has ended
 
-	open    atomic.Int64 // queries that have not ended
-	counts  counters
-	running atomic.Bool // takes queries
+	open     atomic.Int64 // queries that have not ended
+	running  atomic.Bool  // takes queries
+	draining atomic.Bool  // takes no more; written under mu
+
+	statsMu sync.Mutex // guards stats
+	stats   Stats      // its counters
 
 	mu            sync.Mutex // guards the fields below
 	capacity      *fsm.Machine[PoolState]
-	draining      bool
 	ending        bool     // the pool starts no more workers
 	program       *program // of the workers that the pool starts
 	reloading     *reload  // nil for none
 	lastID        uint64
 	spawned       int
-	workers       []*proc // all that are not dead, oldest first
-	ready         []*proc // the most recently used one last
-	queue         *list.List
-	alone         *list.List        // queries that run alone, in the extra worker; see Poison
+	workers       []*proc           // all that are not dead, oldest first
+	queue         []*Query          // that wait for a worker, in the order in which they are served
 	shares        map[string]*share // of callers that wait; used with Config.FairShares
 	turn          uint64            // of the last query that was served
 	mostPlaces    int               // the highest number of queries that any worker takes at a time
-	waiting       int               // queries in all queues
 	keys          map[string]*proc
-	lost          map[string]bool // keys whose worker has died, until a caller learns it
-	memory        *memory
-	failures      int         // consecutive failed starts
-	deaths        int         // consecutive deaths of workers that had no query
-	noStartBefore time.Time   // the end of the backoff after failed starts
-	retryTimer    *time.Timer // starts workers again when the backoff is over
+	lost          map[string]bool        // keys whose worker has died, until a caller learns it
+	poisoned      map[string]*Poisoned   // by fingerprint
+	blamed        map[string][]time.Time // the deaths that count, by owner, oldest first
+	nextAlone     map[string]time.Time   // owners and fingerprints whose next query runs alone, with the time of the death
+	failures      int                    // consecutive failed starts
+	deaths        int                    // consecutive deaths of workers that had no query
+	noStartBefore time.Time              // the end of the backoff after failed starts
+	retryTimer    *time.Timer            // starts workers again when the backoff is over
 	lastFail      error
 	mean          time.Duration // a worker's time per query, moving average
 }
@@ -90,18 +93,19 @@ func New(cfg Config) (*Pool, error) {
 	stopTime := cfg.DrainTimeout + cfg.ShutdownGrace + cfg.KillGrace
 	cfg = cfg.WithDefaults()
 	p := &Pool{
-		cfg:      cfg,
-		stopTime: stopTime,
-		log:      call.Logger(cfg.Logger),
-		appLog:   !hasLogger,
-		seed:     maphash.MakeSeed(),
-		dir:      cfg.SocketDir,
-		queue:    list.New(),
-		alone:    list.New(),
-		keys:     make(map[string]*proc),
-		lost:     make(map[string]bool),
-		shares:   make(map[string]*share),
-		memory:   newMemory(cfg.Poison),
+		cfg:       cfg,
+		stopTime:  stopTime,
+		log:       call.Logger(cfg.Logger),
+		appLog:    !hasLogger,
+		seed:      maphash.MakeSeed(),
+		dir:       cfg.SocketDir,
+		stats:     newStats(),
+		keys:      make(map[string]*proc),
+		lost:      make(map[string]bool),
+		shares:    make(map[string]*share),
+		poisoned:  make(map[string]*Poisoned),
+		blamed:    make(map[string][]time.Time),
+		nextAlone: make(map[string]time.Time),
 	}
 	if p.dir == "" {
 		p.dir = filepath.Join(os.TempDir(), "procpool-"+strconv.Itoa(os.Getuid()))
@@ -112,6 +116,7 @@ func New(cfg Config) (*Pool, error) {
 	}
 	p.dir = dir
 	p.program = &program{cfg.Command}
+	p.forced, p.force = context.WithCancel(context.Background())
 	p.Init("procpool", cfg.Name)
 	p.BaseWorker.PublishTo(&p.tree)
 	p.capacity = fsm.MustNew(KindPool, cfg.Name, poolTable, PoolIdle, &p.events)
@@ -203,15 +208,9 @@ func (p *Pool) prepare() error {
 }
 
 // fileName replaces the characters of name that cannot be part of a path.
-func fileName(name string) string {
-	out := []byte(name)
-	for i, c := range out {
-		if (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '-' {
-			out[i] = '_'
-		}
-	}
-	return string(out)
-}
+func fileName(name string) string { return unusable.ReplaceAllString(name, "_") }
+
+var unusable = regexp.MustCompile(`[^a-zA-Z0-9-]`)
 
 // live runs from Start to the end of the pool.
 func (p *Pool) live(own context.Context) {
@@ -243,7 +242,7 @@ func (p *Pool) live(own context.Context) {
 	if p.retryTimer != nil {
 		p.retryTimer.Stop()
 	}
-	open := p.waitingLocked()
+	open := slices.Clone(p.queue)
 	for _, w := range p.workers {
 		for _, a := range w.attempts {
 			open = append(open, a.q)
@@ -265,24 +264,6 @@ func (p *Pool) live(own context.Context) {
 	p.lifeline.close()
 }
 
-// waitingLocked returns the queries that wait.
-func (p *Pool) waitingLocked() []*Query {
-	all := make([]*Query, 0, p.waiting)
-	from := func(l *list.List) {
-		for e := l.Front(); e != nil; e = e.Next() {
-			if q, ok := e.Value.(*Query); ok {
-				all = append(all, q)
-			}
-		}
-	}
-	from(p.queue)
-	from(p.alone)
-	for _, w := range p.workers {
-		from(&w.waiting)
-	}
-	return all
-}
-
 // Drain rejects new queries with [ErrDraining] and returns when all running and
 // waiting queries have ended. When ctx ends first, Drain returns its error with
 // the number of queries that have not ended. The workers run until Stop. Drain may
@@ -301,7 +282,7 @@ func (p *Pool) Drain(ctx context.Context) error {
 
 func (p *Pool) beginDrain() {
 	p.mu.Lock()
-	p.draining = true
+	p.draining.Store(true)
 	p.mu.Unlock()
 	if p.open.Load() == 0 {
 		p.quiet.Signal()
@@ -353,7 +334,7 @@ func (p *Pool) stopErr() error {
 
 func (p *Pool) forceNow() {
 	p.hurry.Signal()
-	p.force.Signal()
+	p.force()
 }
 
 // livingWorkers names the workers that live, for an error: ": w1 (pid 7), w2 (pid 8)". It
@@ -361,13 +342,14 @@ func (p *Pool) forceNow() {
 func (p *Pool) livingWorkers() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	names := ""
-	separator := ": "
-	for _, w := range p.workers {
-		names += fmt.Sprintf("%s%s (pid %d)", separator, w.name, w.process.PID())
-		separator = ", "
+	if len(p.workers) == 0 {
+		return ""
 	}
-	return names
+	var names []string
+	for _, w := range p.workers {
+		names = append(names, fmt.Sprintf("%s (pid %d)", w.name, w.process.PID()))
+	}
+	return ": " + strings.Join(names, ", ")
 }
 
 // Probe reports the pool unhealthy while it has no ready or busy worker and waits

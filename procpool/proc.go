@@ -1,13 +1,15 @@
 package procpool
 
 import (
-	"container/list"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/fsm"
@@ -27,9 +29,9 @@ type proc struct {
 	process *worker.Process
 	stderr  *stderr.Tail
 	limits  limits
-	stop    fsm.Signal // the worker has to end; gently says how
-	acked   fsm.Signal // it has sent shutdown_ack
-	gone    fsm.Signal // the pool no longer waits for its messages
+	stop    fsm.Signal   // the worker has to end; gently says how
+	gone    fsm.Signal   // the pool no longer waits for its messages
+	calls   atomic.Int32 // calls that wait for an answer
 
 	// Set once, before the worker is ready.
 	outputs []*worker.LineLogger
@@ -37,10 +39,9 @@ type proc struct {
 	pid     int // of the process that connected, which a wrapper may have started
 	offer   wire.Offer
 
-	wmu        sync.Mutex // held while writing; guards the fields below
-	writer     *wire.Writer
-	writeUntil time.Time // the write deadline that is set
-	behind     bool      // the worker was sent much and may not have read it: even a small write may block
+	wmu    sync.Mutex // held while writing; guards the fields below
+	writer *wire.Writer
+	behind bool // the worker was sent much and may not have read it: even a small write may block
 
 	reader   *wire.Reader  // used by the goroutine that reads; see read.go
 	message  wire.Envelope // the message it has read
@@ -51,45 +52,38 @@ type proc struct {
 	readers  sync.WaitGroup
 
 	// Guarded by p.mu.
-	attempts      []*attempt // the queries that it has, oldest first
-	places        int        // how many it takes
-	reading       bool       // a goroutine reads, or reading has ended for good
-	direct        *attempt   // the attempt whose caller reads
-	readUntil     time.Time  // the read deadline that is set by a caller, else zero
-	closed        bool       // the connection is closed
-	recent        []string   // the ids of its last requests
-	given         int
-	waiting       list.List // queries whose key is bound to it
-	used, keyed   bool
-	key           string   // the key of its first query
-	keys          []string // the keys bound to it
-	readyAt       time.Time
-	lastActivity  time.Time
-	queries       int
-	ignored       int  // messages ignored since its last query
-	alone         bool // it is the extra worker; see Poison
-	trial         bool // it is ready and gets no query before it has answered a health check
-	proven        bool // it has answered a query or a health check
-	program       *program
-	replaces      *proc // ends once this one is ready
-	successor     *proc // starts, and is ready before this one ends
-	due           error // it ends with this cause once its successor is ready
-	retire        error // it ends with this cause once it is not busy
-	recycling     bool
-	leaving       bool // it is ending; its state may not say so yet
-	gently        bool // end it by message first
-	cause         error
-	broke         error     // what it did wrong, when it ends because of that
-	asked         time.Time // when the unanswered health check was sent, else zero
-	checkedAt     time.Time
-	stacksWaiters []*stacksWaiter // wait for its stacks
-	calls         int             // calls that wait for an answer
-	after         []func()        // detach calls them without the lock
+	attempts     []*attempt // the queries that it has, oldest first
+	places       int        // how many it takes
+	reading      bool       // a goroutine reads, or reading has ended for good
+	direct       *attempt   // the attempt whose caller reads
+	closed       bool       // the connection is closed
+	recent       []string   // the ids of its last requests
+	given        int
+	keyed        bool
+	key          string   // the key of its first query
+	keys         []string // the keys bound to it
+	readyAt      time.Time
+	lastActivity time.Time
+	queries      int
+	alone        bool // it is the extra worker; see Poison
+	trial        bool // it is ready and gets no query before it has answered a health check
+	proven       bool // it has answered a query or a health check
+	program      *program
+	replaces     *proc // ends once this one is ready
+	due          error // it ends with this cause: once its successor is ready, or when it is retiring
+	retiring     bool  // it ends once it is not busy
+	leaving      bool  // it is ending; its state may not say so yet
+	gently       bool  // end it by message first
+	cause        error
+	broke        error     // what it did wrong, when it ends because of that
+	asked        time.Time // when the unanswered health check was sent, else zero
+	checkedAt    time.Time
+	dump         *dump // its stacks, for which the pool waits; nil for none
 }
 
 func (w *proc) usable() bool {
 	s := w.machine.State()
-	return !w.leaving && w.retire == nil && (s == WorkerReady || s == WorkerBusy)
+	return !w.leaving && !w.retiring && (s == WorkerReady || s == WorkerBusy)
 }
 
 // serves reports whether the worker has or may get queries of all callers. The
@@ -109,7 +103,7 @@ func (p *Pool) spawnLocked(s spawn) *proc {
 		s.program = p.program
 	}
 	p.spawned++
-	p.counts.spawned.Add(1)
+	p.count(&p.stats.Spawned)
 	name := p.cfg.Name + "/" + strconv.Itoa(p.spawned)
 	now := time.Now()
 	w := &proc{
@@ -160,7 +154,7 @@ func (w *proc) live() error {
 		return err
 	}
 	d.open(w.checkPeer, func(err error) {
-		p.counts.strangers.Add(1)
+		p.count(&p.stats.Strangers)
 		p.log.Warn("procpool: a connection was refused", "worker", w.name, "error", err)
 	})
 	a, err := w.awaitReady(d)
@@ -223,13 +217,17 @@ func (w *proc) connected(a readyConn) {
 	p := w.p
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	w.conn, w.pid, w.reader, w.offer = a.conn, a.pid, a.reader, a.offer
+	w.conn, w.reader, w.offer = a.conn, a.reader, a.offer
+	w.pid = cmp.Or(a.pid, w.process.PID())
 	w.writer = wire.NewWriter(a.conn, p.cfg.MaxFrame)
 	_ = w.link.To(ConnConnected, nil)
 	if w.machine.To(WorkerReady, nil) != nil {
 		return
 	}
 	w.places = max(a.offer.Concurrency, 1)
+	if w.alone {
+		w.places = 1
+	}
 	w.recent = make([]string, max(32, 2*w.places))
 	p.mostPlaces = max(p.mostPlaces, w.places)
 	w.readyAt = time.Now()
@@ -248,16 +246,14 @@ func (p *Pool) passLocked(w *proc) (next *attempt) {
 	w.trial = false
 	p.failures = 0
 	p.reloading.provedLocked(p, w)
-	if old := w.replaces; old != nil {
-		w.replaces = nil
-		defer func() { old.succeededLocked() }()
-	}
 	if w.alone {
 		next = p.nextAloneLocked(w)
-	} else {
-		if next = p.offerLocked(w); next != nil {
-			p.fillLocked(w)
-		}
+	} else if next = p.nextLocked(w); next != nil {
+		p.fillLocked(w)
+	}
+	if old := w.replaces; old != nil {
+		w.replaces = nil
+		old.succeededLocked()
 	}
 	if n := p.countLocked(WorkerReady) + p.countLocked(WorkerBusy); n >= p.cfg.MinWorkers {
 		p.MarkRunning()
@@ -315,15 +311,8 @@ func (w *proc) sendCancel(a *attempt) {
 	_ = w.writer.Cancel(a.id) // when this fails, the worker does not confirm and is ended
 }
 
-// armWrite gives the next write at least half of WriteTimeout. It moves the deadline only
-// when it has to: that costs a tenth of a write. The caller holds wmu.
-func (w *proc) armWrite() {
-	now := time.Now()
-	if w.writeUntil.Sub(now) < w.p.cfg.WriteTimeout/2 {
-		w.writeUntil = now.Add(w.p.cfg.WriteTimeout)
-		_ = w.conn.SetWriteDeadline(w.writeUntil)
-	}
-}
+// armWrite gives the next write its time. The caller holds wmu.
+func (w *proc) armWrite() { _ = w.conn.SetWriteDeadline(time.Now().Add(w.p.cfg.WriteTimeout)) }
 
 // awaitConfirmLocked ends the worker when it does not confirm within CancelGrace.
 func (w *proc) awaitConfirmLocked(a *attempt) {
@@ -359,7 +348,6 @@ func (w *proc) stopLocked(gently bool, cause error) {
 	}
 	w.gently, w.cause = gently, cause
 	w.leaving = true
-	w.p.unreadyLocked(w)
 	w.unbindLocked()
 	w.stop.Signal()
 }
@@ -370,22 +358,15 @@ func (w *proc) isGentle() bool {
 	return w.gently
 }
 
-// detach removes a worker that is ending from the ready ones and unbinds its keys.
+// detach marks a worker that is ending and unbinds its keys.
 // The cause of its end may not be known yet.
 func (w *proc) detach() {
-	p := w.p
-	p.mu.Lock()
+	w.p.mu.Lock()
+	defer w.p.mu.Unlock()
 	w.leaving = true
-	p.unreadyLocked(w)
 	w.unbindLocked()
 	if w.direct != nil {
 		w.interruptLocked(w.direct) // its query may have ended before the process
-	}
-	after := w.after
-	w.after = nil
-	p.mu.Unlock()
-	for _, fn := range after {
-		fn()
 	}
 }
 
@@ -398,6 +379,7 @@ const maxLost = 100_000
 func (w *proc) unbindLocked() {
 	p := w.p
 	lost := !w.gently || w.alone
+	waits := false
 	for _, key := range w.keys {
 		if p.keys[key] != w {
 			continue // it has another worker already
@@ -406,24 +388,22 @@ func (w *proc) unbindLocked() {
 		if lost && len(p.lost) < maxLost {
 			p.lost[key] = true
 		}
+		for _, q := range slices.Clone(p.queue) {
+			switch {
+			case !q.keyed || q.key != key:
+			case lost && !q.anew:
+				p.dequeueLocked(q)
+				p.endLocked(q, &SessionLostError{Query: q.id, Key: q.key})
+			default:
+				waits = true
+			}
+		}
 	}
 	if r := p.reloading; r != nil && errors.Is(w.due, ErrReloaded) {
 		r.result.Keys = append(r.result.Keys, w.keys...)
 	}
 	w.keys = nil
-	if w.waiting.Len() == 0 {
-		return
+	if waits {
+		p.rematchLocked()
 	}
-	for e := w.waiting.Front(); e != nil; e = w.waiting.Front() {
-		q, _ := e.Value.(*Query)
-		p.dequeueLocked(q)
-		if !lost || q.anew {
-			p.enqueueLocked(p.queue, q)
-			continue
-		}
-		w.after = append(w.after, func() {
-			q.finish(QueryError, nil, &SessionLostError{Query: q.id, Key: q.key})
-		})
-	}
-	p.rematchLocked()
 }

@@ -2,124 +2,110 @@ package procpool
 
 import (
 	"cmp"
-	"container/list"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 )
 
 // errAlone is the cause of the end of the extra worker when no query has to run alone.
 var errAlone = errors.New("no query has to run alone any more")
 
-// owner is the caller that the query's deaths count against, or else its session.
-func (q *Query) owner() string {
-	if q.caller == "" && q.sticky() {
-		return q.key
-	}
-	return q.caller
-}
-
 // judgeLocked returns why the pool does not take a query that no worker has, and marks one
-// that has to run alone.
+// that has to run alone. A query with a key goes to its key's worker.
 func (p *Pool) judgeLocked(q *Query, now time.Time) error {
-	known := p.memory.about(q.print, now)
-	wait := p.memory.waitAfterDeaths(q.owner(), now)
+	known := p.knownLocked(q.print, now)
+	wait := p.waitAfterDeathsLocked(q.owner(), now)
 	name := cmp.Or(q.owner(), q.print)
-	_, runsNextAlone := p.memory.nextAlone[name]
+	_, runsNextAlone := p.nextAlone[name]
 	switch {
 	case wait > 0 && q.attempts == 0:
 		return &RejectedError{Pool: p.cfg.Name, RetryAfter: wait, Err: fmt.Errorf("%w: caller %q", ErrDeaths, q.owner())}
 	case known != nil && known.Refused:
 		err := &PoisonError{Query: q.id, Fingerprint: known.Fingerprint, Deaths: known.Deaths, Err: errors.New(known.Last)}
 		return &RejectedError{Pool: p.cfg.Name, RetryAfter: known.Until.Sub(now), Err: err}
-	case q.sticky(): // it goes to its key's worker
+	case q.keyed:
 	case known != nil:
 		q.alone = true
-	case runsNextAlone && p.alone.Len() <= p.cfg.MaxQueue:
-		q.alone = true
-		delete(p.memory.nextAlone, name)
+	case runsNextAlone:
+		if alone, _ := p.waitingLocked(); alone <= p.cfg.MaxQueue {
+			q.alone = true
+			delete(p.nextAlone, name)
+		}
 	}
 	return nil
 }
 
-// nextAloneLocked gives the extra worker the oldest query that has to run alone, and
+// nextAloneLocked gives the extra worker the first query that has to run alone, and
 // ends the worker when there is none or when a reload has replaced its program.
 func (p *Pool) nextAloneLocked(w *proc) *attempt {
-	var next *Query
-	for _, l := range []*list.List{p.alone, &w.waiting} {
-		if e := l.Front(); e != nil {
-			if q, _ := e.Value.(*Query); next == nil || q.before(next) {
-				next = q
-			}
-		}
-	}
-	if next == nil || w.program != p.program {
+	next := p.nextLocked(w)
+	if next == nil && w.idle() {
 		w.stopLocked(true, errAlone)
-		return nil
 	}
-	p.dequeueLocked(next)
-	return p.assignLocked(w, next)
+	return next
 }
 
 // ensureAloneLocked starts the extra worker when a query waits for it and there is none.
 func (p *Pool) ensureAloneLocked() {
-	if p.alone.Len() == 0 || len(p.workers) > p.sizeLocked() || p.backsOffLocked() {
+	if alone, _ := p.waitingLocked(); alone == 0 || len(p.workers) > p.sizeLocked() || p.backsOffLocked() {
 		return
 	}
 	p.spawnLocked(spawn{alone: true})
 }
 
-// diedWithLocked decides about a query of a worker that has ended. only says that the
-// worker had no other. It returns the queries that end because of it. See [Poison].
-func (p *Pool) diedWithLocked(w *proc, q *Query, why error, only bool) []endedBy {
+// diedWithLocked decides about a query of a worker that has ended. only says that the worker had
+// no other. See [Poison].
+func (p *Pool) diedWithLocked(w *proc, q *Query, why error, only bool) {
 	q.on = nil
 	if queryModel.IsTerminal(q.State()) {
-		return nil
+		return
 	}
-	stays := q.sticky() && !q.anew
+	stays := q.keyed && !q.anew
 	repeat := q.idempotent && !q.streamed && !p.ending && !stays
-	ends := []endedBy{{q, w.queryError(q, why)}}
+	err := w.queryError(q, why)
 	if why == nil || w.broke != nil { // the pool has ended it
 		if !repeat || q.attempts >= maxAttempts {
-			return ends
+			p.endLocked(q, err)
+			return
 		}
-		p.counts.retried.Add(1)
-		p.enqueueLocked(p.queue, q)
+		p.count(&p.stats.Retried)
+		p.enqueueLocked(q)
 		p.rematchLocked()
-		return nil
+		return
 	}
 	now := time.Now()
 	if only {
 		q.deaths++
-		p.memory.countDeath(q.owner(), now)
+		if owner := q.owner(); owner != "" {
+			p.blamed[owner] = append(p.deathsLocked(owner, now), now)
+		}
 	}
 	switch {
 	case only && !stays:
-		known := p.memory.recordDeath(q.print, q.caller, w.alone, why, now)
+		known := p.recordDeathLocked(q, w.alone, why, now)
 		if w.alone {
 			repeat = false
-			ends[0].err = &PoisonError{Query: q.id, Fingerprint: q.print, Deaths: known.Deaths, Err: ends[0].err}
+			err = &PoisonError{Query: q.id, Fingerprint: q.print, Deaths: known.Deaths, Err: err}
 		}
 	case !repeat && !stays:
-		p.memory.runNextAlone(cmp.Or(q.owner(), q.print), now)
+		// Otherwise a query that may not run again, and that shares its worker, would never run
+		// alone: a caller that sends a different one each time could kill workers for ever.
+		p.nextAlone[cmp.Or(q.owner(), q.print)] = now
 	}
 	if repeat {
-		ends = nil
-		p.counts.retried.Add(1)
+		p.count(&p.stats.Retried)
 		q.alone = true
-		p.enqueueLocked(p.alone, q)
+		p.enqueueLocked(q)
+	} else {
+		p.endLocked(q, err)
 	}
-	for _, other := range p.waitingLocked() {
-		was := other.alone
-		if err := p.judgeLocked(other, now); err != nil && other != q {
+	for _, other := range slices.Clone(p.queue) {
+		if err := p.judgeLocked(other, now); err != nil {
 			p.dequeueLocked(other)
-			ends = append(ends, endedBy{other, err})
-		} else if other.alone && !was {
-			p.dequeueLocked(other)
-			p.enqueueLocked(p.alone, other)
+			p.endLocked(other, err)
 		}
 	}
-	return ends
 }
 
 // clearLocked forgets the deaths of a query that the extra worker has survived. Queries
@@ -128,27 +114,42 @@ func (p *Pool) clearLocked(q *Query) {
 	if queryModel.IsTerminal(q.State()) {
 		return // the worker has confirmed a cancel; that proves nothing
 	}
-	if known := p.memory.prints[q.print]; known != nil && !known.Refused {
-		delete(p.memory.prints, q.print)
+	if known := p.poisoned[q.print]; known != nil && !known.Refused {
+		delete(p.poisoned, q.print)
 	}
-	p.memory.takeBackDeaths(q.owner(), q.deaths, time.Now())
+	all := p.deathsLocked(q.owner(), time.Now())
+	p.blamed[q.owner()] = all[:max(len(all)-q.deaths, 0)]
 	q.deaths = 0
-	for _, other := range p.waitingLocked() {
-		if other.in == p.alone && other.deaths == 0 && other.print == q.print {
-			p.dequeueLocked(other)
+	for _, other := range p.queue {
+		if other.alone && other.deaths == 0 && other.print == q.print {
 			other.alone = false
-			p.enqueueLocked(p.queue, other)
 		}
 	}
 	p.rematchLocked()
 }
 
 // Poisoned returns the fingerprints that the pool remembers because workers died of
-// their queries: first queries that it refuses, then queries that run alone.
+// their queries: first queries that it refuses, then queries that run alone, and of each the
+// newest first.
 func (p *Pool) Poisoned() []Poisoned {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.memory.list(time.Now())
+	var out []Poisoned
+	for print := range p.poisoned {
+		if known := p.knownLocked(print, time.Now()); known != nil {
+			out = append(out, *known)
+		}
+	}
+	slices.SortFunc(out, func(a, b Poisoned) int {
+		if a.Refused != b.Refused {
+			if a.Refused {
+				return -1
+			}
+			return 1
+		}
+		return cmp.Or(b.Until.Compare(a.Until), cmp.Compare(a.Fingerprint, b.Fingerprint))
+	})
+	return out
 }
 
 // Release makes the pool forget a fingerprint, for example after the program was
@@ -156,7 +157,7 @@ func (p *Pool) Poisoned() []Poisoned {
 func (p *Pool) Release(fingerprint string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	known := p.memory.about(fingerprint, time.Now())
-	delete(p.memory.prints, fingerprint)
+	known := p.knownLocked(fingerprint, time.Now())
+	delete(p.poisoned, fingerprint)
 	return known != nil
 }

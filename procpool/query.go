@@ -1,7 +1,6 @@
 package procpool
 
 import (
-	"container/list"
 	"context"
 	"encoding/json"
 	"errors"
@@ -27,12 +26,10 @@ type Query struct {
 	into       []byte // memory for the bytes of the answer
 	key        string
 	keyed      bool
-	preferred  bool // the key may go to any worker
 	anew       bool // the key's session may begin anew
 	idempotent bool
 	caller     string
 	print      string // its fingerprint
-	priority   int
 	calls      CallHandler
 	callTurn   chan struct{} // has the call that is answered; nil when calls need not wait
 	about      wire.About
@@ -58,16 +55,13 @@ type Query struct {
 	unwatch  func() bool
 
 	// Guarded by pool.mu.
-	at        *list.Element // its place in a queue
-	in        *list.List    // the queue
-	on        *attempt      // the attempt that a worker has
-	attempts  int
-	deaths    int    // of workers that had no other
-	alone     bool   // it runs in the extra worker; see Poison
-	turn      uint64 // of its caller; see Config.FairShares
-	displaces *Query // lost its place in the queue to it
-	streamed  bool
-	last      string // the worker that has it or had it last
+	on       *attempt // the attempt that a worker has
+	attempts int
+	deaths   int    // of workers that had no other
+	alone    bool   // it runs in the extra worker; see Poison
+	turn     uint64 // of its caller; see Config.FairShares
+	streamed bool
+	last     string // the worker that has it or had it last
 }
 
 // Option shapes one query.
@@ -84,20 +78,12 @@ type Option func(*Query)
 // new session. An end that the pool has planned does not count: a limit of Recycle, an
 // eviction, a reload.
 func Key(key string) Option {
-	return func(q *Query) { q.key, q.keyed, q.preferred = key, true, false }
+	return func(q *Query) { q.key, q.keyed = key, true }
 }
 
 // BeginAnew lets a query with a [Key] begin a new session with another worker when the
 // key's worker has died, in place of the [*SessionLostError].
 func BeginAnew() Option { return func(q *Query) { q.anew = true } }
-
-// Prefer sends queries of one key to the same worker while that is free, for example
-// because it has cached something, and to another one otherwise. The pool remembers
-// nothing of such keys, so their number does not matter. With Config.KeyPerWorker it
-// is the same as [Key].
-func Prefer(key string) Option {
-	return func(q *Query) { q.key, q.keyed, q.preferred = key, true, !q.pool.cfg.KeyPerWorker }
-}
 
 // Idempotent says that the query may run twice. When its worker dies before it has
 // streamed anything, the query runs once more, alone; see [Poison]. When the pool itself
@@ -130,7 +116,7 @@ func Metadata(data map[string]string) Option {
 	return func(q *Query) {
 		q.about.Metadata = maps.Clone(data)
 		if n := q.sizeOfAbout(); n > maxAbout {
-			q.invalid = &OptionError{"metadata", fmt.Errorf("it has %d bytes as JSON, want at most %d", n, maxAbout)}
+			q.invalid = fmt.Errorf("option metadata: it has %d bytes as JSON, want at most %d", n, maxAbout)
 		}
 	}
 }
@@ -141,8 +127,8 @@ func Metadata(data map[string]string) Option {
 func Trace(traceparent, tracestate string) Option {
 	return func(q *Query) {
 		if len(traceparent) > maxName || len(tracestate) > 2*maxName {
-			q.invalid = &OptionError{"trace", fmt.Errorf("it has %d and %d bytes, want at most %d and %d",
-				len(traceparent), len(tracestate), maxName, 2*maxName)}
+			q.invalid = fmt.Errorf("option trace: it has %d and %d bytes, want at most %d and %d",
+				len(traceparent), len(tracestate), maxName, 2*maxName)
 			return
 		}
 		q.about.Traceparent, q.about.Tracestate = traceparent, tracestate
@@ -169,7 +155,7 @@ const maxName = 256
 
 func (q *Query) short(option, name string) string {
 	if len(name) > maxName || name == "" {
-		q.invalid = &OptionError{option, fmt.Errorf("it has %d bytes, want 1 to %d", len(name), maxName)}
+		q.invalid = fmt.Errorf("option %s: it has %d bytes, want 1 to %d", option, len(name), maxName)
 		return ""
 	}
 	return name
@@ -247,7 +233,7 @@ func (q *Query) Cancel(cause error) bool {
 }
 
 // finish is the only way into a terminal state. It returns false when the query is
-// already in one. The caller must not hold the pool's lock.
+// already in one.
 func (q *Query) finish(to QueryState, result json.RawMessage, err error) bool {
 	q.mu.Lock()
 	if to == QueryComplete && q.late != nil {
@@ -263,11 +249,6 @@ func (q *Query) finish(to QueryState, result json.RawMessage, err error) bool {
 	}
 	unwatch, endCalls := q.unwatch, q.endCalls
 	q.mu.Unlock()
-	if to == QueryError && errors.Is(err, ErrSessionLost) {
-		q.pool.mu.Lock()
-		delete(q.pool.lost, q.key) // the caller learns it now; one that has cancelled the query does not
-		q.pool.mu.Unlock()
-	}
 	q.done.Signal()
 	if unwatch != nil {
 		unwatch()
@@ -347,11 +328,6 @@ func (q *Query) push(part Part, gone <-chan struct{}) bool {
 	select {
 	case q.messages <- part:
 		return true
-	default: // the buffer is full
-	}
-	select {
-	case q.messages <- part:
-		return true
 	case <-q.Done():
 		return false
 	case <-gone:
@@ -413,9 +389,8 @@ func (p *Pool) do(ctx context.Context, payload json.RawMessage, opts []Option) (
 // the query's too.
 //
 // Submit returns an error and no query when the payload is not JSON
-// (wire.ErrNotJSON) or too long (a *wire.TooLongError), when an option is not valid
-// (an [*OptionError]), or when ctx is done. It
-// returns a rejected query without an error, in its terminal state.
+// (wire.ErrNotJSON) or too long (a *wire.TooLongError), when an option is not valid,
+// or when ctx is done. It returns a rejected query without an error, in its terminal state.
 func (p *Pool) Submit(ctx context.Context, payload json.RawMessage, opts ...Option) (*Query, error) {
 	q, err := p.newQuery(ctx, payload, opts)
 	if err != nil {

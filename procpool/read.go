@@ -29,18 +29,7 @@ func (w *proc) ensureReadingLocked() {
 		return
 	}
 	w.reading = true
-	w.readUntil = time.Time{} // it clears the deadline
 	w.readers.Go(w.read)
-}
-
-// armReadLocked makes a caller that reads for q stop by q's deadline. An earlier deadline
-// stays when it leaves at least half of the time: see armWrite. When that one passes before
-// the answer comes, a goroutine of the pool reads on, and q gets a timer.
-func (w *proc) armReadLocked(q *Query) {
-	if w.readUntil.After(q.until) || w.readUntil.Sub(q.begun) < q.until.Sub(q.begun)/2 {
-		w.readUntil = q.until
-		_ = w.conn.SetReadDeadline(q.until)
-	}
 }
 
 // read takes the worker's messages until it has no query, the connection ends, or
@@ -116,7 +105,6 @@ func (w *proc) readFor(a *attempt) {
 // interruptLocked interrupts the caller that reads for the attempt.
 func (w *proc) interruptLocked(a *attempt) {
 	if w.direct == a {
-		w.readUntil = time.Time{}
 		_ = w.conn.SetReadDeadline(time.Unix(1, 0))
 	}
 }
@@ -161,36 +149,31 @@ func (w *proc) step() error {
 // errGone says that the connection has ended.
 var errGone = errors.New("it closed its connection")
 
-// maxIgnored bounds the messages that a worker may send per query and that the
-// pool ignores.
-const maxIgnored = 10_000
-
 // take acts on one message.
 func (w *proc) take(e *wire.Envelope) error {
 	switch e.Type {
 	case wire.Message, wire.Session, wire.Complete, wire.Error:
 		return w.takeAnswer(e)
 	case wire.HealthOK:
-		return w.takeHealth()
+		w.takeHealth()
 	case wire.Call:
 		return w.takeCall(e)
 	case wire.Stacks:
-		return w.takeStacks(e.Stacks)
+		w.takeStacks(e.Stacks)
 	case wire.ShutdownAck:
 		if !w.isGentle() {
 			return errors.New("it said shutdown_ack and was not asked to shut down")
 		}
-		w.acked.Signal()
-		return nil
 	case wire.Ready:
 		return errors.New("it said ready again")
 	default:
-		return w.ignore(&w.p.counts.unknown)
+		w.p.count(&w.p.stats.Unknown)
 	}
+	return nil
 }
 
 // takeHealth acts on the answer to a health check.
-func (w *proc) takeHealth() error {
+func (w *proc) takeHealth() {
 	p := w.p
 	p.mu.Lock()
 	asked := !w.asked.IsZero()
@@ -205,42 +188,32 @@ func (w *proc) takeHealth() error {
 	p.mu.Unlock()
 	w.process.SetHealth(worker.HealthHealthy)
 	w.sendNext(next)
-	if asked {
-		return nil
-	}
-	return w.ignore(nil)
 }
 
-// ignore counts a message that the pool has no use for.
-func (w *proc) ignore(count *counter) error {
-	if count != nil {
-		count.Add(1)
-	}
+// attemptOf returns the attempt that a message is about. It returns neither an attempt nor an error
+// for a request that has ended, and an error for one that the worker was not given.
+func (w *proc) attemptOf(e *wire.Envelope) (*attempt, error) {
 	w.p.mu.Lock()
 	defer w.p.mu.Unlock()
-	if w.ignored++; w.ignored > maxIgnored {
-		return fmt.Errorf("it sent %d messages that the pool had to ignore since its last query", w.ignored)
+	a := w.find(e.RequestID)
+	switch {
+	case a == nil && !slices.Contains(w.recent, e.RequestID):
+		return nil, fmt.Errorf("it sent %q for the request %s, which it was not given", e.Type, wire.Excerpt([]byte(e.RequestID)))
+	case a == nil:
+		w.p.count(&w.p.stats.Late)
+	case e.Type == wire.Message:
+		a.q.streamed = true
 	}
-	return nil
+	return a, nil
 }
 
 func (w *proc) takeAnswer(e *wire.Envelope) error {
 	p := w.p
-	p.mu.Lock()
-	a := w.find(e.RequestID)
+	a, err := w.attemptOf(e)
 	if a == nil {
-		known := slices.Contains(w.recent, e.RequestID)
-		p.mu.Unlock()
-		if !known {
-			return fmt.Errorf("it sent %q for the request %s, which it was not given", e.Type, wire.Excerpt([]byte(e.RequestID)))
-		}
-		return w.ignore(&p.counts.late)
+		return err
 	}
 	q := a.q
-	if e.Type == wire.Message {
-		q.streamed = true
-	}
-	p.mu.Unlock()
 	switch e.Type { //nolint:exhaustive // take handles the others
 	case wire.Session:
 		q.mu.Lock()
@@ -248,7 +221,7 @@ func (w *proc) takeAnswer(e *wire.Envelope) error {
 		q.mu.Unlock()
 	case wire.Message:
 		if !q.push(Part{bytes.Clone(e.Content), w.data}, w.gone.Signaled()) {
-			p.counts.late.Add(1) // CancelGrace bounds their number
+			p.count(&p.stats.Late) // CancelGrace bounds their number
 		}
 	case wire.Complete, wire.Error:
 		// Release first: a caller that has its answer finds a free worker.
@@ -261,7 +234,7 @@ func (w *proc) takeAnswer(e *wire.Envelope) error {
 			ended = q.finish(QueryError, nil, &WorkerError{Query: q.id, Worker: w.name, Message: e.Error})
 		}
 		if !ended {
-			p.counts.late.Add(1)
+			p.count(&p.stats.Late)
 		}
 		w.sendNext(next)
 	}

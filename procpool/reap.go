@@ -6,20 +6,16 @@ import (
 	"time"
 )
 
-// endedBy is a query and the error that it ends with, once the pool's lock is free.
-type endedBy struct {
-	q   *Query
-	err error
-}
-
-// end ends the query as rejected when the error says so. A query that a worker has had
-// cannot be rejected any more and ends in error.
-func (e endedBy) end() {
-	_, rejected := e.err.(*RejectedError) //nolint:errorlint // the error is this package's own
-	if rejected && e.q.finish(QueryRejected, nil, e.err) {
+// endLocked ends a query with an error: as rejected when the error says so. A query that a worker
+// has had cannot be rejected any more and ends in error.
+func (p *Pool) endLocked(q *Query, err error) {
+	_, rejected := err.(*RejectedError) //nolint:errorlint // the error is this package's own
+	if rejected && q.finish(QueryRejected, nil, err) {
 		return
 	}
-	e.q.finish(QueryError, nil, e.err)
+	if q.finish(QueryError, nil, err) && errors.Is(err, ErrSessionLost) {
+		delete(p.lost, q.key) // the caller learns it now; one that has cancelled the query does not
+	}
 }
 
 // reap removes a worker whose process group has ended. why is nil when the pool
@@ -31,12 +27,11 @@ func (w *proc) reap(why error) {
 	}
 	p.mu.Lock()
 	w.leaving = true
-	p.counts.ended(w.causeLocked(why))
+	p.countEnd(w.causeLocked(why))
 	attempts := slices.Clone(w.attempts)
 	for _, a := range attempts {
 		w.drop(a)
 	}
-	p.unreadyLocked(w)
 	p.workers = slices.DeleteFunc(p.workers, func(other *proc) bool { return other == w })
 	if w.link.State() == ConnConnecting {
 		_ = w.link.To(ConnDisconnected, why)
@@ -48,7 +43,7 @@ func (w *proc) reap(why error) {
 	w.unbindLocked()
 	_ = w.machine.To(WorkerDead, cause)
 	if why != nil {
-		p.counts.crashed.Add(1)
+		p.count(&p.stats.Crashed)
 		switch {
 		case w.readyAt.IsZero() || w.trial:
 			if p.reloading.failedLocked(p, w, why) {
@@ -65,23 +60,16 @@ func (w *proc) reap(why error) {
 			p.backOffLocked(p.deaths, why)
 		}
 	}
-	if old := w.replaces; old != nil {
-		old.successor, w.replaces = nil, nil
-	}
 	if r := p.reloading; r != nil && errors.Is(w.due, ErrReloaded) && w.program != r.to {
 		r.result.Workers++
 	}
-	var ended []endedBy
 	for _, a := range attempts {
-		ended = append(ended, p.diedWithLocked(w, a.q, why, len(attempts) == 1)...)
+		p.diedWithLocked(w, a.q, why, len(attempts) == 1)
 	}
 	p.resizedLocked()
 	p.ensureLocked()
-	ended = append(ended, p.unservableLocked()...)
+	p.endUnservableLocked()
 	p.mu.Unlock()
-	for _, e := range ended {
-		e.end()
-	}
 	if why != nil {
 		p.log.Warn("procpool: a worker has ended", "worker", w.name, "error", why)
 	}
@@ -104,7 +92,7 @@ func (w *proc) queryError(q *Query, why error) error {
 	default:
 		err = w.crash(q.id, why)
 	}
-	if q.sticky() {
+	if q.keyed {
 		err = &SessionLostError{Query: q.id, Key: q.key, Err: err}
 	}
 	return err
@@ -116,30 +104,27 @@ func (p *Pool) backOffLocked(failures int, why error) {
 	p.noStartBefore = time.Now().Add(p.cfg.Backoff.After(failures))
 }
 
-// unservableLocked removes the waiting queries from the queues that no worker can take while
-// the breaker is open, and returns them with their errors. A query in a worker's own list stays: the
-// worker takes it, or gives it back when it ends.
-func (p *Pool) unservableLocked() (ends []endedBy) {
-	any, alone := p.brokenLocked(false), p.brokenLocked(true)
-	for _, q := range p.waitingLocked() {
-		var err error
-		switch q.in {
-		case p.queue:
-			err = any
-		case p.alone:
-			err = alone
+// endUnservableLocked ends the waiting queries that no worker can take while the breaker is open.
+// A query that waits for the worker of its key stays: the worker takes it, or gives it back when it
+// ends.
+func (p *Pool) endUnservableLocked() {
+	for _, alone := range []bool{false, true} {
+		err := p.brokenLocked(alone)
+		if err == nil {
+			continue
 		}
-		if err != nil {
-			p.dequeueLocked(q)
-			ends = append(ends, endedBy{q, err})
+		for _, q := range slices.Clone(p.queue) {
+			if q.alone == alone && p.boundLocked(q) == nil {
+				p.dequeueLocked(q)
+				p.endLocked(q, err)
+			}
 		}
 	}
-	return ends
 }
 
-// rematchLocked gives queries that are back in the queue to ready workers.
+// rematchLocked gives queries that are back in the queue to workers that have a place.
 func (p *Pool) rematchLocked() {
-	for _, w := range slices.Clone(p.ready) {
+	for _, w := range slices.Clone(p.workers) {
 		p.fillLocked(w)
 	}
 	p.ensureLocked()

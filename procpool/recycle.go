@@ -1,6 +1,7 @@
 package procpool
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -46,33 +47,18 @@ func (w *proc) worn(now time.Time) (why error, idle bool) { //nolint:revive // t
 		return fmt.Errorf("%w: it was idle for %v", ErrRecycled, now.Sub(w.lastActivity).Round(time.Millisecond)), true
 	}
 	if l.rss > 0 {
-		if got, ok := memoryOf(w.memoryPID()); ok && got >= l.rss {
+		if got, ok := memoryOf(w.pid); ok && got >= l.rss {
 			return fmt.Errorf("%w: it has %d bytes of memory", ErrRecycled, got), false
 		}
 	}
 	return nil, false
 }
 
-func (w *proc) memoryPID() int {
-	if w.pid != 0 {
-		return w.pid
-	}
-	return w.process.PID()
-}
-
-// checked returns when the worker last showed that it is alive.
-func (w *proc) checked() time.Time {
-	if w.checkedAt.After(w.lastActivity) {
-		return w.checkedAt
-	}
-	return w.lastActivity
-}
-
 // mayRecycleLocked reports whether one more worker may be recycled now.
 func (p *Pool) mayRecycleLocked() bool {
 	n := 0
 	for _, w := range p.workers {
-		if w.recycling {
+		if errors.Is(w.due, ErrRecycled) {
 			n++
 		}
 	}
@@ -83,11 +69,10 @@ func (p *Pool) mayRecycleLocked() bool {
 // when it needs one.
 func (w *proc) recycleLocked(why error, idle bool) {
 	p := w.p
-	w.recycling = true
-	p.counts.recycled.Add(1)
+	w.due = why
+	p.count(&p.stats.Recycled)
 	needed := p.sizeLocked() <= p.cfg.MinWorkers || w.queries > 0 && !idle
-	if needed && p.cfg.Surge != Off && !p.draining {
-		w.due = why
+	if needed && p.cfg.Surge != Off && !p.draining.Load() {
 		p.ensureLocked()
 		return
 	}
@@ -96,12 +81,10 @@ func (w *proc) recycleLocked(why error, idle bool) {
 
 // retireLocked ends the worker once it is not busy.
 func (w *proc) retireLocked(why error) {
-	if !w.idle() {
-		w.retire = why
-		w.p.unreadyLocked(w)
-		return
+	w.due, w.retiring = why, true
+	if w.idle() {
+		w.stopLocked(true, why)
 	}
-	w.stopLocked(true, why)
 }
 
 // ensureSuccessorsLocked starts the successors of workers that are due. A reload makes the
@@ -110,7 +93,7 @@ func (p *Pool) ensureSuccessorsLocked() {
 	r := p.reloading
 	for _, w := range slices.Clone(p.workers) {
 		isReloaded := r.replaces(w)
-		if w.due == nil && !isReloaded || !w.isToBeReplaced() {
+		if w.due == nil && !isReloaded || !p.isToBeReplaced(w) {
 			continue
 		}
 		if !p.mayReplaceLocked() {
@@ -123,18 +106,21 @@ func (p *Pool) ensureSuccessorsLocked() {
 		if isReloaded {
 			w.due = ErrReloaded
 		}
-		w.successor = p.spawnLocked(next)
+		p.spawnLocked(next)
 	}
 }
 
 // isToBeReplaced reports whether a worker that is due still needs a successor.
-func (w *proc) isToBeReplaced() bool { return !w.leaving && w.retire == nil && w.successor == nil }
+func (p *Pool) isToBeReplaced(w *proc) bool {
+	hasSuccessor := func(other *proc) bool { return other.replaces == w }
+	return !w.leaving && !w.retiring && !slices.ContainsFunc(p.workers, hasSuccessor)
+}
 
 // mayReplaceLocked reports whether the pool may start a successor now.
 func (p *Pool) mayReplaceLocked() bool {
 	r := p.reloading
 	if r == nil {
-		return !p.draining && p.sizeLocked() < p.cfg.MaxWorkers+p.cfg.Surge && !p.backsOffLocked()
+		return !p.draining.Load() && p.sizeLocked() < p.cfg.MaxWorkers+p.cfg.Surge && !p.backsOffLocked()
 	}
 	if p.sizeLocked() >= p.cfg.MaxWorkers+max(p.cfg.Surge, 1) {
 		return false
@@ -147,7 +133,6 @@ func (p *Pool) mayReplaceLocked() bool {
 
 // succeededLocked ends a worker whose successor is ready.
 func (w *proc) succeededLocked() {
-	w.successor = nil
 	if w.due != nil && w.usable() {
 		w.retireLocked(w.due)
 	} else if w.machine.State() == WorkerStarting {

@@ -83,7 +83,7 @@ func (p *Pool) beginReload(command func() *exec.Cmd) (*reload, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
-	case p.draining || p.ending || !p.running.Load():
+	case p.draining.Load() || p.ending || !p.running.Load():
 		return nil, ErrDraining
 	case p.reloading != nil:
 		return nil, ErrReloading
@@ -107,7 +107,7 @@ func (p *Pool) stepReloadLocked() {
 		if !slices.ContainsFunc(p.workers, r.replaces) {
 			p.endReloadLocked(r, r.why)
 		}
-	case !slices.ContainsFunc(p.workers, func(w *proc) bool { return r.makes(w) || r.replaces(w) && w.isToBeReplaced() }):
+	case !slices.ContainsFunc(p.workers, func(w *proc) bool { return r.makes(w) || r.replaces(w) && p.isToBeReplaced(w) }):
 		p.spawnLocked(spawn{program: r.to})
 	}
 }
@@ -138,9 +138,7 @@ func (p *Pool) goBackLocked(r *reload, why error) {
 	for _, w := range p.workers {
 		if w.program == r.to {
 			if w.machine.State() == WorkerStarting || w.trial {
-				if w.replaces != nil {
-					w.replaces.successor, w.replaces = nil, nil
-				}
+				w.replaces = nil
 				w.stopLocked(true, why)
 			}
 			continue
@@ -152,10 +150,7 @@ func (p *Pool) goBackLocked(r *reload, why error) {
 			w.program = p.program // both have the same command
 		}
 		if errors.Is(w.due, ErrReloaded) {
-			w.due, w.recycling = nil, false // a limit that it had reached before counts again
-		}
-		if errors.Is(w.retire, ErrReloaded) {
-			w.retire = nil
+			w.due, w.retiring = nil, false // a limit that it had reached before counts again
 		}
 	}
 	if !r.proved || r.from == nil {

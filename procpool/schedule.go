@@ -1,41 +1,36 @@
 package procpool
 
 import (
-	"container/list"
 	"fmt"
 	"slices"
 	"strconv"
 	"time"
 )
 
-// assignLocked makes a ready worker busy with the query. The caller sends it after
+// assignLocked gives a worker that has a place the query. The caller sends it after
 // releasing the lock.
 func (p *Pool) assignLocked(w *proc, q *Query) *attempt {
-	p.unreadyLocked(w)
 	q.attempts++
 	p.turn = max(p.turn, q.turn)
-	a := &attempt{q: q, id: q.id, begun: time.Now()}
+	a := &attempt{q: q, w: w, id: q.id, begun: time.Now()}
 	if q.attempts > 1 {
 		a.id += "." + strconv.Itoa(q.attempts)
+	}
+	if w.given == 0 {
+		w.keyed, w.key = q.keyed, q.key
 	}
 	w.attempts = append(w.attempts, a)
 	q.on, q.last = a, w.name
 	w.recent[w.given%len(w.recent)] = a.id
 	w.given++
-	w.ignored = 0
 	w.lastActivity = a.begun
-	if !w.used {
-		w.used, w.keyed, w.key = true, q.keyed, q.key
-	}
-	if q.sticky() && p.keys[q.key] != w {
+	if q.keyed && p.keys[q.key] != w {
 		delete(p.lost, q.key) // a new session begins
 		p.keys[q.key] = w
 		w.keys = append(w.keys, q.key)
 	}
 	if w.full() {
 		_ = w.machine.To(WorkerBusy, nil)
-	} else {
-		p.ready = append(p.ready, w)
 	}
 	if q.attempts == 1 {
 		_ = q.machine.To(QueryProcessing, nil) // it may have ended meanwhile; send finds out
@@ -43,57 +38,48 @@ func (p *Pool) assignLocked(w *proc, q *Query) *attempt {
 	return a
 }
 
-func (p *Pool) enqueueLocked(l *list.List, q *Query) {
-	p.waiting++
-	q.in = l
+// enqueueLocked lets the query wait for a worker. The queue is in the order in which queries are
+// served: a retried query is older than others.
+func (p *Pool) enqueueLocked(q *Query) {
 	p.joinLocked(q)
-	for e := l.Back(); e != nil; e = e.Prev() { // a retried query is older than others
-		if other, ok := e.Value.(*Query); ok && other.before(q) {
-			q.at = l.InsertAfter(q, e)
-			return
-		}
-	}
-	q.at = l.PushFront(q)
+	i, _ := slices.BinarySearchFunc(p.queue, q, (*Query).compare)
+	p.queue = slices.Insert(p.queue, i, q)
 }
 
 func (p *Pool) dequeueLocked(q *Query) {
-	if q.at != nil {
-		q.in.Remove(q.at)
-		q.at, q.in = nil, nil
-		p.waiting--
+	if i := slices.Index(p.queue, q); i >= 0 {
+		p.queue = slices.Delete(p.queue, i, i+1)
 		p.leaveLocked(q)
 	}
 }
 
-// unreadyLocked removes a worker from the workers that get queries.
-func (p *Pool) unreadyLocked(w *proc) {
-	p.ready = slices.DeleteFunc(p.ready, func(other *proc) bool { return other == w })
+// waitingLocked returns how many queries wait for the extra worker, and how many for any other
+// worker. The rest waits for the workers of their keys.
+func (p *Pool) waitingLocked() (alone, any int) {
+	for _, q := range p.queue {
+		switch {
+		case q.alone:
+			alone++
+		case p.boundLocked(q) == nil:
+			any++
+		}
+	}
+	return alone, any
 }
 
-// nextLocked assigns the first query that fits to a ready worker, nil when none
-// does.
+// nextLocked assigns the first query that the worker may take, nil when it has no place or there
+// is none.
 func (p *Pool) nextLocked(w *proc) *attempt {
-	var next *Query
-	for e := w.waiting.Front(); e != nil && next == nil; e = e.Next() {
-		if q, ok := e.Value.(*Query); ok && !w.runs(q) {
-			next = q
-		}
-	}
-	for e := p.queue.Front(); e != nil; e = e.Next() {
-		q, ok := e.Value.(*Query)
-		if !ok || next != nil && next.before(q) {
-			break
-		}
-		if p.mayTakeLocked(w, q) {
-			next = q
-			break
-		}
-	}
-	if next == nil {
+	if !w.isFree() {
 		return nil
 	}
-	p.dequeueLocked(next)
-	return p.assignLocked(w, next)
+	for _, q := range p.queue {
+		if p.mayTakeLocked(w, q) {
+			p.dequeueLocked(q)
+			return p.assignLocked(w, q)
+		}
+	}
+	return nil
 }
 
 // abandon ends a query before its worker has answered, and asks the worker to stop it. It
@@ -104,12 +90,10 @@ func (p *Pool) abandon(q *Query, to QueryState, err error) bool {
 	}
 	p.mu.Lock()
 	p.dequeueLocked(q)
-	a := q.on
-	w := p.workerOfLocked(a)
-	if w != nil {
-		w.awaitConfirmLocked(a)
-		w.interruptLocked(a)
-		p.alive.Go(func() { w.sendCancel(a) })
+	if a := q.on; a != nil {
+		a.w.awaitConfirmLocked(a)
+		a.w.interruptLocked(a)
+		p.alive.Go(func() { a.w.sendCancel(a) })
 	}
 	p.mu.Unlock()
 	return true
@@ -141,44 +125,36 @@ func (p *Pool) release(w *proc, a *attempt, answered bool) (next *attempt) {
 		return nil // it is shutting down
 	}
 	if w.alone {
-		p.clearLocked(a.q)
 		_ = w.machine.To(WorkerReady, nil)
+		p.clearLocked(a.q)
 		return p.nextAloneLocked(w)
 	}
-	if w.retire != nil {
+	if w.retiring {
 		if w.idle() {
-			w.stopLocked(true, w.retire)
+			w.stopLocked(true, w.due)
 		}
 		return nil
 	}
 	if state == WorkerBusy {
 		_ = w.machine.To(WorkerReady, nil)
 	}
-	if w.limits.queries > 0 && w.queries >= w.limits.queries && !w.recycling && p.mayRecycleLocked() {
+	if w.limits.queries > 0 && w.queries >= w.limits.queries && w.due == nil && p.mayRecycleLocked() {
 		w.recycleLocked(fmt.Errorf("%w: it has served %d queries", ErrRecycled, w.queries), false)
-		if w.leaving || w.retire != nil {
+		if w.leaving || w.retiring {
 			return nil
 		}
 	}
 	if why := p.starvedLocked(w, now); why != nil {
-		p.counts.evicted.Add(1)
+		p.count(&p.stats.Evicted)
 		w.retireLocked(why)
 		return nil
 	}
-	next = p.offerLocked(w)
+	next = p.nextLocked(w)
 	switch {
 	case next != nil:
 		w.ensureReadingLocked()
-	case p.queue.Len() > 0 && p.cfg.KeyPerWorker:
+	case p.cfg.KeyPerWorker && len(p.queue) > 0:
 		p.ensureLocked() // it may serve none of them: make room
 	}
 	return next
-}
-
-// offerLocked gives a ready worker a waiting query, or keeps it ready.
-func (p *Pool) offerLocked(w *proc) *attempt {
-	if !slices.Contains(p.ready, w) {
-		p.ready = append(p.ready, w)
-	}
-	return p.nextLocked(w)
 }

@@ -16,7 +16,7 @@ func (p *Pool) slow(a *attempt, now time.Time) bool {
 func (w *proc) logSlowLocked(a *attempt, now time.Time, state string) {
 	a.slow = true
 	p, q := w.p, a.q
-	p.counts.slow.Add(1)
+	p.count(&p.stats.Slow)
 	elapsed := now.Sub(a.begun)
 	report := func(stacks string) {
 		call.Go(w.name, func() error {

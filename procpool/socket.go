@@ -1,6 +1,7 @@
 package procpool
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -75,16 +76,17 @@ func removeStale(path string) {
 type acceptor struct {
 	path      string
 	listener  *net.UnixListener // nil when the connection is inherited
-	theirs    *os.File          // the worker's end of an inherited connection, else nil
+	ours      *net.UnixConn     // the pool's end of an inherited connection, else nil
+	theirs    *os.File          // the worker's end of it
 	limit     int
 	checkPeer func(pid, uid int) error // nil for a process of the worker's group
 	refused   func(error)
 	opened    chan readyConn // capacity 1
 	ended     sync.WaitGroup
 
-	mu      sync.Mutex // guards the fields below
-	closed  bool
-	pending []*net.UnixConn // connections that have not sent ready, oldest first
+	mu     sync.Mutex      // held while ctx ends
+	ctx    context.Context // it ends when the socket is closed; with it end the connections that have not sent ready
+	cancel context.CancelFunc
 }
 
 // readyConn is the worker's connection after it sent ready.
@@ -95,10 +97,6 @@ type readyConn struct {
 	offer  wire.Offer
 	err    error // its first message was not ready; the other fields are zero
 }
-
-// maxPending bounds the connections that have not sent ready. The oldest is closed
-// to make room.
-const maxPending = 16
 
 // newAcceptor makes the socket of the nth worker. It makes the folder again when it is
 // missing: cleaners of temporary files remove empty, old folders, and this one is
@@ -127,15 +125,17 @@ func listen(path string, limit int) (*acceptor, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen for the worker: %w", err)
 	}
-	return &acceptor{path: path, listener: l, limit: limit, opened: make(chan readyConn, 1)}, nil
+	d := &acceptor{path: path, listener: l, limit: limit, opened: make(chan readyConn, 1)}
+	d.ctx, d.cancel = context.WithCancel(context.Background())
+	return d, nil
 }
 
 // open accepts connections from now on. The process must have been started.
 func (d *acceptor) open(checkPeer func(pid, uid int) error, refused func(error)) {
 	d.checkPeer, d.refused = checkPeer, refused
-	if d.theirs != nil {
-		d.started()
-		d.inherited()
+	if d.ours != nil {
+		d.theirs.Close() // only the worker has it from now on
+		d.ended.Go(func() { d.readReady(d.ours, 0) })
 		return
 	}
 	d.ended.Go(d.accept)
@@ -163,24 +163,13 @@ func (d *acceptor) accept() {
 			d.refused(err)
 			continue
 		}
-		d.mu.Lock()
-		if d.closed {
-			d.mu.Unlock()
-			conn.Close()
-			return
-		}
-		if len(d.pending) == maxPending {
-			d.pending[0].Close()
-			d.pending = d.pending[1:]
-		}
-		d.pending = append(d.pending, conn)
-		d.mu.Unlock()
 		d.ended.Go(func() { d.readReady(conn, pid) })
 	}
 }
 
 // readReady waits for the ready message.
 func (d *acceptor) readReady(conn *net.UnixConn, pid int) {
+	stop := context.AfterFunc(d.ctx, func() { conn.Close() })
 	a := readyConn{conn: conn, pid: pid, reader: wire.NewReader(conn, d.limit)}
 	line, err := a.reader.Next()
 	if err == nil {
@@ -198,18 +187,11 @@ func (d *acceptor) readReady(conn *net.UnixConn, pid int) {
 		}
 	}
 	d.mu.Lock()
-	mine := false
-	for i, other := range d.pending {
-		if other == conn {
-			d.pending = append(d.pending[:i], d.pending[i+1:]...)
-			mine = true
-			break
-		}
-	}
 	// A connection that ends without a message does not count: the worker may connect
 	// again. A message other than ready does, and then a.err is not nil.
-	first := !d.closed && mine && (err == nil || a.err != nil)
+	first := d.ctx.Err() == nil && (err == nil || a.err != nil)
 	if first {
+		stop()
 		d.closeLocked()
 		d.opened <- a
 	}
@@ -220,18 +202,10 @@ func (d *acceptor) readReady(conn *net.UnixConn, pid int) {
 }
 
 func (d *acceptor) closeLocked() {
-	if d.closed {
-		return
-	}
-	d.closed = true
-	d.started()
+	d.cancel()
 	if d.listener != nil {
 		d.listener.Close() // this also removes the file
 	}
-	for _, conn := range d.pending {
-		conn.Close()
-	}
-	d.pending = nil
 }
 
 // close closes the socket, and the connection of a worker that was not taken.
@@ -240,6 +214,10 @@ func (d *acceptor) close() {
 	d.closeLocked()
 	d.mu.Unlock()
 	d.ended.Wait()
+	if d.ours != nil && d.checkPeer == nil { // it was not opened
+		d.ours.Close()
+		d.theirs.Close()
+	}
 	select {
 	case a := <-d.opened:
 		if a.conn != nil {

@@ -4,9 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
+	"github.com/pleme-io/lifecycle-go/fsm"
 	"github.com/pleme-io/lifecycle-go/procpool/wire"
 )
 
@@ -31,8 +31,13 @@ func (q *Query) expire() {
 	if again {
 		return // the worker has been asked
 	}
-	if !q.pool.askStacks(q) {
-		q.endLate("")
+	end := func(stacks string) {
+		whole := *late // an answer that comes now ends the query with late
+		whole.Stacks = stacks
+		q.pool.abandon(q, QueryError, &whole)
+	}
+	if !q.pool.askStacks(q, end) {
+		end("")
 	}
 }
 
@@ -46,31 +51,20 @@ func (p *Pool) startFailure() error {
 	return p.lastFail
 }
 
-// endLate ends a query that has expired.
-func (q *Query) endLate(stacks string) {
-	q.mu.Lock()
-	late := *q.late
-	q.mu.Unlock()
-	late.Stacks = stacks
-	q.pool.abandon(q, QueryError, &late)
-}
-
 // askStacks asks the query's worker for its stacks. It returns false when there is
 // nothing to wait for.
-func (p *Pool) askStacks(q *Query) bool {
+func (p *Pool) askStacks(q *Query, got func(stacks string)) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	w := p.workerOfLocked(q.on)
-	return w != nil && w.askStacksLocked(q.endLate)
+	return q.on != nil && q.on.w.askStacksLocked(got)
 }
 
-// stacksWaiter waits for a worker's stacks. got is called once.
-type stacksWaiter struct {
-	once sync.Once
-	got  func(stacks string)
+// dump is a worker's answer to the question what it does. All that ask before it has come
+// share it.
+type dump struct {
+	come   fsm.Signal
+	stacks string // final once it has come
 }
-
-func (d *stacksWaiter) take(stacks string) { d.once.Do(func() { d.got(stacks) }) }
 
 // askStacksLocked asks the worker for its stacks and calls got once with them, or with
 // "" when they do not come in time. It returns false when the worker cannot be asked.
@@ -79,54 +73,47 @@ func (w *proc) askStacksLocked(got func(stacks string)) bool {
 		return false
 	}
 	w.ensureReadingLocked()
-	p, d := w.p, &stacksWaiter{got: got}
-	w.stacksWaiters = append(w.stacksWaiters, d)
-	time.AfterFunc(stacksWait, func() {
-		p.mu.Lock()
-		w.stacksWaiters = slices.DeleteFunc(w.stacksWaiters, func(other *stacksWaiter) bool { return other == d })
-		p.mu.Unlock()
-		d.take("")
-	})
-	if len(w.stacksWaiters) > 1 {
-		return true // it has been asked
+	asked := w.dump
+	if asked == nil {
+		asked = &dump{}
+		w.dump = asked
+		w.p.alive.Go(w.sendDump)
 	}
-	p.alive.Go(func() {
-		if !w.wmu.TryLock() {
-			return // another goroutine writes and may take long; nothing waits for it
-		}
-		defer w.wmu.Unlock()
-		w.armWrite()
-		if err := w.writer.Dump(); err != nil && !errors.Is(err, wire.ErrPoisoned) {
-			w.fail(fmt.Errorf("ask for the stacks: %w", err))
+	w.p.alive.Go(func() {
+		select {
+		case <-asked.come.Signaled():
+			got(asked.stacks)
+		case <-time.After(stacksWait):
+			w.p.mu.Lock()
+			if w.dump == asked {
+				w.dump = nil // the next one asks again
+			}
+			w.p.mu.Unlock()
+			got("")
 		}
 	})
 	return true
 }
 
-// takeStacks hands out the worker's stacks.
-func (w *proc) takeStacks(stacks string) error {
-	w.p.mu.Lock()
-	all := w.stacksWaiters
-	w.stacksWaiters = nil
-	w.p.mu.Unlock()
-	for _, d := range all {
-		d.take(stacks[:min(len(stacks), maxStacks)])
+func (w *proc) sendDump() {
+	if !w.wmu.TryLock() {
+		return // another goroutine writes and may take long; nothing waits for it
 	}
-	if all == nil {
-		return w.ignore(nil)
+	defer w.wmu.Unlock()
+	w.armWrite()
+	if err := w.writer.Dump(); err != nil && !errors.Is(err, wire.ErrPoisoned) {
+		w.fail(fmt.Errorf("ask for the stacks: %w", err))
 	}
-	return nil
 }
 
-// workerOfLocked returns the worker that has the attempt, nil for none.
-func (p *Pool) workerOfLocked(a *attempt) *proc {
-	if a == nil {
-		return nil
+// takeStacks hands out the worker's stacks.
+func (w *proc) takeStacks(stacks string) {
+	w.p.mu.Lock()
+	asked := w.dump
+	w.dump = nil
+	w.p.mu.Unlock()
+	if asked != nil {
+		asked.stacks = stacks[:min(len(stacks), maxStacks)]
+		asked.come.Signal()
 	}
-	for _, w := range p.workers {
-		if w.has(a) {
-			return w
-		}
-	}
-	return nil
 }

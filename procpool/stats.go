@@ -2,25 +2,12 @@ package procpool
 
 import (
 	"fmt"
+	"maps"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/worker"
 )
-
-type counter = atomic.Uint64
-
-type counters struct {
-	submitted, complete, failed, cancelled, rejected counter
-	spawned, crashed, recycled, evicted              counter
-	slow, retried, late, unknown, strangers          counter
-
-	deaths [len(causes)]counter // of workers, in the order of causes
-	took   [len(bounds)]counter // queries in each bucket: longer than the bound before, at most its own
-	longer counter              // longer than the last bound
-	spent  atomic.Int64         // total of all queries, in nanoseconds
-}
 
 // bounds are the buckets for the durations of queries.
 var bounds = [...]time.Duration{
@@ -85,48 +72,32 @@ type Durations struct {
 	Within []uint64        `json:"within"`
 }
 
+// newStats returns the counters of a pool that has not begun.
+func newStats() Stats {
+	s := Stats{Ended: make(map[Cause]uint64, len(causes))}
+	for _, cause := range causes {
+		s.Ended[cause] = 0
+	}
+	s.Durations.Within = make([]uint64, len(bounds))
+	return s
+}
+
 // Stats returns a snapshot.
 func (p *Pool) Stats() Stats {
-	c := &p.counts
-	s := Stats{
-		Open:      int(p.open.Load()),
-		Submitted: c.submitted.Load(),
-		Complete:  c.complete.Load(),
-		Failed:    c.failed.Load(),
-		Cancelled: c.cancelled.Load(),
-		Rejected:  c.rejected.Load(),
-		Retried:   c.retried.Load(),
-		Slow:      c.slow.Load(),
-		Spawned:   c.spawned.Load(),
-		Crashed:   c.crashed.Load(),
-		Recycled:  c.recycled.Load(),
-		Evicted:   c.evicted.Load(),
-		Late:      c.late.Load(),
-		Unknown:   c.unknown.Load(),
-		Strangers: c.strangers.Load(),
-		Ended:     make(map[Cause]uint64, len(c.deaths)),
-		Durations: Durations{
-			Sum:    time.Duration(c.spent.Load()),
-			Bounds: slices.Clone(bounds[:]),
-			Within: make([]uint64, len(bounds)),
-		},
-	}
-	for i, cause := range causes {
-		s.Ended[cause] = c.deaths[i].Load()
-	}
-	d := &s.Durations
-	for i := range bounds {
-		d.Count += c.took[i].Load()
-		d.Within[i] = d.Count
-	}
-	d.Count += c.longer.Load()
+	p.statsMu.Lock()
+	s := p.stats
+	s.Ended = maps.Clone(s.Ended)
+	s.Durations.Within = slices.Clone(s.Durations.Within)
+	p.statsMu.Unlock()
+	s.Durations.Bounds = slices.Clone(bounds[:])
+	s.Open = int(p.open.Load())
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s.State, s.Waiting, s.Failures = p.capacity.State(), p.waiting, p.failures
+	s.State, s.Waiting, s.Failures = p.capacity.State(), len(p.queue), p.failures
 	if p.failures > 0 || p.deaths > 0 {
 		s.NotUntil = p.noStartBefore
 	}
-	for _, known := range p.memory.prints {
+	for _, known := range p.poisoned {
 		if known.Refused {
 			s.Poisoned++
 		}
@@ -145,40 +116,48 @@ func (p *Pool) countLocked(s WorkerState) (n int) {
 	return n
 }
 
-// ended counts the end of a worker.
-func (c *counters) ended(cause Cause) { c.deaths[slices.Index(causes[:], cause)].Add(1) }
+// count adds one to a counter of p.stats.
+func (p *Pool) count(counter *uint64) {
+	p.statsMu.Lock()
+	defer p.statsMu.Unlock()
+	*counter++
+}
 
-// measured counts the duration of a query.
-func (c *counters) measured(took time.Duration) {
-	c.spent.Add(int64(took))
-	if i, _ := slices.BinarySearch(bounds[:], took); i < len(bounds) {
-		c.took[i].Add(1)
-	} else {
-		c.longer.Add(1)
-	}
+// countEnd counts the end of a worker.
+func (p *Pool) countEnd(cause Cause) {
+	p.statsMu.Lock()
+	defer p.statsMu.Unlock()
+	p.stats.Ended[cause]++
 }
 
 // counted counts a query that has ended.
 func (p *Pool) counted(q *Query, to QueryState) {
-	if to != QueryRejected {
-		p.counts.measured(time.Since(q.begun))
-	}
+	p.statsMu.Lock()
 	switch to {
 	case QueryComplete:
-		p.counts.complete.Add(1)
+		p.stats.Complete++
 	case QueryCancelled:
-		p.counts.cancelled.Add(1)
+		p.stats.Cancelled++
 	case QueryRejected:
-		p.counts.rejected.Add(1)
+		p.stats.Rejected++
 	default:
-		p.counts.failed.Add(1)
+		p.stats.Failed++
 	}
-	if p.open.Add(-1) == 0 {
-		p.mu.Lock()
-		draining := p.draining
-		p.mu.Unlock()
-		if draining {
-			p.quiet.Signal()
+	if to != QueryRejected {
+		p.stats.Durations.add(time.Since(q.begun))
+	}
+	p.statsMu.Unlock()
+	if p.open.Add(-1) == 0 && p.draining.Load() {
+		p.quiet.Signal()
+	}
+}
+
+func (d *Durations) add(took time.Duration) {
+	d.Count++
+	d.Sum += took
+	for i, bound := range bounds {
+		if took <= bound {
+			d.Within[i]++
 		}
 	}
 }
@@ -209,12 +188,11 @@ func (p *Pool) State() worker.State {
 func (w *proc) reasonLocked() string {
 	state, since := w.machine.Since()
 	reason := string(state)
-	for i, a := range w.attempts {
-		if i == 3 && len(w.attempts) > 4 {
-			reason += fmt.Sprintf(" and %d others", len(w.attempts)-i)
-			break
+	if n := len(w.attempts); n > 0 {
+		reason += " with " + w.attempts[0].id
+		if n > 1 {
+			reason += fmt.Sprintf(" and %d others", n-1)
 		}
-		reason += [2]string{" with ", ", "}[min(i, 1)] + a.id
 	}
 	if w.alone {
 		reason += ", in quarantine,"

@@ -1,7 +1,6 @@
 package procpool
 
 import (
-	"context"
 	"errors"
 	"slices"
 	"time"
@@ -27,18 +26,10 @@ func (w *proc) askToEnd() {
 		w.armWrite()
 		_ = w.writer.Shutdown(len(attempts) == 0) // when this fails, the grace ends the worker
 	})
-	grace := time.After(w.p.cfg.ShutdownGrace)
-	for acked := w.acked.Signaled(); ; {
-		select {
-		case <-acked: // the worker now exits by itself
-			acked = nil
-		case <-w.process.Done(): // it may close its connection before its own cleaning up
-			return
-		case <-grace:
-			return
-		case <-w.p.force.Signaled():
-			return
-		}
+	select {
+	case <-w.process.Done(): // it may close its connection before its own cleaning up
+	case <-time.After(w.p.cfg.ShutdownGrace):
+	case <-w.p.forced.Done():
 	}
 }
 
@@ -46,7 +37,7 @@ func (w *proc) selfEnd() {
 	select {
 	case <-w.process.Done():
 	case <-time.After(selfEnd):
-	case <-w.p.force.Signaled():
+	case <-w.p.forced.Done():
 	}
 }
 
@@ -68,20 +59,8 @@ func (w *proc) readRest() {
 // end ends the process with SIGTERM, KillGrace and SIGKILL. When the pool has no
 // time left it sends SIGKILL at once.
 func (w *proc) end() {
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		select {
-		case <-w.p.force.Signaled():
-			cancel()
-		case <-w.process.Done():
-		}
-	}()
-	_ = w.process.Stop(ctx) // the process's own state has the outcome
+	_ = w.process.Stop(w.p.forced) // the process's own state has the outcome
 	<-w.process.Gone()
-	<-done
 }
 
 // crash describes the end of the process.

@@ -150,7 +150,7 @@ func TestSurgeIsALimit(t *testing.T) {
 func load(t *testing.T, p *procpool.Pool, callers int) (stop func()) {
 	var all sync.WaitGroup
 	over := make(chan struct{})
-	for i := range callers {
+	for range callers {
 		all.Go(func() {
 			for {
 				select {
@@ -158,7 +158,7 @@ func load(t *testing.T, p *procpool.Pool, callers int) (stop func()) {
 					return
 				default:
 				}
-				if _, err := p.Do(within(t), ask{Op: "sleep", Seconds: 0.001}.raw(), procpool.Prefer(strconv.Itoa(i))); err != nil {
+				if _, err := p.Do(within(t), ask{Op: "sleep", Seconds: 0.001}.raw()); err != nil {
 					t.Errorf("a query failed: %v", err)
 					return
 				}

@@ -309,17 +309,17 @@ func TestGRPCBehindALimitResets(t *testing.T) {
 	}
 }
 
-// A client that sends its HTTP/2 preface in one segment with Upgrade: h2c is closed at the
-// end of the window, with its request in flight.
+// A client that sends its HTTP/2 preface in one segment with Upgrade: h2c is closed a second
+// after the window, with its request in flight.
 func TestEarlyPrefaceIsClosed(t *testing.T) {
 	t.Parallel()
 	const clients = 20
-	entered := make(chan struct{}, clients)
+	entered, release := make(chan struct{}, clients), make(chan struct{})
 	ln := loopback(t)
 	_, stop := limited(t, lifecycle.Config{DrainInterval: 300 * time.Millisecond, Linger: time.Second}, func(a *lifecycle.App) {
 		work := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			entered <- struct{}{}
-			time.Sleep(time.Second) // the window is over by then
+			<-release // the window is over by then, and the second after it
 			_, _ = io.WriteString(w, "served")
 		})
 		a.Serve("http", &http.Server{Handler: h2c.NewHandler(work, new(http2.Server))}, lifecycle.WithListener(ln)) //nolint:staticcheck // as above
@@ -351,6 +351,7 @@ func TestEarlyPrefaceIsClosed(t *testing.T) {
 		t.Error(err)
 	}
 	wg.Wait()
+	close(release)
 	t.Logf("%d clients: %d served", clients, served.Load())
 	if served.Load() != 0 {
 		t.Error("they are served: docs/reference/guarantees/app.md says that they are not")

@@ -31,19 +31,16 @@ type Broker struct {
 	nc     *nats.Conn
 	opts   *server.Options // of the embedded server; nil for an external one
 	unlock func()          // releases the store directory; nil for an external one
-	owned  []string        // the buckets that the configuration declares
 	cfg    Config
 	again  atomic.Bool // the connection came back, so what the configuration declares may be missing
 	reboot sync.Mutex  // held while the embedded server is restarted or closed
 	log    *slog.Logger
-	closed chan struct{} // closed when the connection and the server are closed
 	once   sync.Once
-	mu     sync.Mutex     // guards everything below
-	looked time.Time      // when checkExternal has asked the server
-	full   error          // what it has found
-	blind  bool           // the server did not answer, as it does without the permission
-	srv    *server.Server // nil for an external one
-	err    error          // of Close
+	err    error       // of Close
+	blind  atomic.Bool // the server did not answer checkExternal, as it does without the permission
+
+	mu  sync.Mutex     // guards srv
+	srv *server.Server // nil for an external one
 }
 
 // Connect starts the embedded server, or connects to the external one, and creates the
@@ -65,7 +62,7 @@ func Connect(ctx context.Context, cfg Config) (*Broker, error) {
 	if err != nil {
 		return nil, fmt.Errorf("broker: %w", err)
 	}
-	b := &Broker{log: cfg.Logger.With("broker", cfg.Name), closed: make(chan struct{})}
+	b := &Broker{log: cfg.Logger.With("broker", cfg.Name)}
 	if cfg.URL != "" && cfg.StoreDir != "" {
 		b.log.Info("url is set, so store_dir is not used", "server", where(cfg), "store_dir", cfg.StoreDir)
 	}
@@ -139,9 +136,6 @@ func (b *Broker) open(ctx context.Context, cfg Config) error {
 	}
 	if err := answers(ctx, b.js); err != nil {
 		return fmt.Errorf("use JetStream of %s: %w", where(cfg), err)
-	}
-	for _, bucket := range cfg.Buckets {
-		b.owned = append(b.owned, bucket.Bucket)
 	}
 	b.cfg = cfg
 	err = Ensure(ctx, b.js, cfg.Buckets, cfg.Streams)
@@ -242,12 +236,10 @@ func (b *Broker) ensureAgain(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
-	lost, err := missing(ctx, b.js, b.cfg)
+	var lost []string
+	err := ensure(ctx, b.js, b.cfg.Buckets, b.cfg.Streams, func(what string) { lost = append(lost, what) })
 	if len(lost) > 0 {
-		b.log.Error("the server has lost what this process declares; making it again, empty", "missing", strings.Join(lost, ", "))
-	}
-	if err == nil {
-		err = Ensure(ctx, b.js, b.cfg.Buckets, b.cfg.Streams)
+		b.log.Error("the server has lost what this process declares; made it again, empty", "missing", strings.Join(lost, ", "))
 	}
 	if err != nil {
 		b.again.Store(true)
@@ -303,26 +295,19 @@ func (b *Broker) Drain(ctx context.Context) error {
 // and returns the same error.
 func (b *Broker) Close(ctx context.Context) error {
 	b.once.Do(func() {
-		err := b.Drain(ctx)
+		b.err = b.Drain(ctx)
 		if b.nc != nil {
 			b.nc.Close()
 		}
 		b.reboot.Lock()
+		defer b.reboot.Unlock()
 		if srv := b.server(); srv != nil {
 			srv.Shutdown()
 			srv.WaitForShutdown()
 		}
-		b.reboot.Unlock()
 		if b.unlock != nil {
 			b.unlock()
 		}
-		b.mu.Lock()
-		b.err = err
-		b.mu.Unlock()
-		close(b.closed)
 	})
-	<-b.closed
-	b.mu.Lock()
-	defer b.mu.Unlock()
 	return b.err
 }

@@ -115,7 +115,7 @@ func TestConfigurationIsChecked(t *testing.T) {
 		`inbox_prefix is "a.>"`:         {URL: "nats://x", InboxPrefix: "a.>"},
 		"no such file":                  {URL: "nats://x", CredentialsFile: filepath.Join(dir, "none")},
 		`listen is "nowhere"`:           {StoreDir: filepath.Join(dir, "a"), Listen: "nowhere"},
-		"the port is":                   {StoreDir: filepath.Join(dir, "b"), Listen: "127.0.0.1:http"},
+		"invalid port":                  {StoreDir: filepath.Join(dir, "b"), Listen: "127.0.0.1:70000"},
 		"address already in use":        {StoreDir: filepath.Join(dir, "c"), Listen: l.Addr().String()},
 		"not a directory":               {StoreDir: filepath.Join(file, "d")},
 		"connect to nats://127.0.0.1:1": {URL: "nats://127.0.0.1:1"},
@@ -262,7 +262,7 @@ func TestDeclaredIsMadeAgain(t *testing.T) {
 		return noBucket == nil && noStream == nil
 	})
 	must(t, b.Close(ctx))
-	if text := log.String(); !strings.Contains(text, "bucket B, stream S") {
+	if text := log.String(); !strings.Contains(text, "bucket B") || !strings.Contains(text, "stream S") {
 		t.Errorf("the log does not say what was lost:\n%s", text)
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
 
@@ -128,17 +127,13 @@ func (b *Broker) server() *server.Server {
 // -1, not 0.
 func address(listen string) (host string, port int, err error) {
 	host, text, err := net.SplitHostPort(listen)
-	if err != nil {
-		return "", 0, fmt.Errorf("%w: want host:port", err)
-	}
-	port, err = strconv.Atoi(text)
-	if err != nil || port < 0 || port > 65535 {
-		return "", 0, fmt.Errorf("the port is %q, want a number up to 65535", text)
+	if err == nil {
+		port, err = net.LookupPort("tcp", text)
 	}
 	if port == 0 {
 		port = server.RANDOM_PORT
 	}
-	return host, port, nil
+	return host, port, err
 }
 
 // logger hands the server's log to slog. It logs the server's notices at a lower level,

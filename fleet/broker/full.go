@@ -45,41 +45,29 @@ func (b *Broker) checkWrites(ctx context.Context) error {
 	return nil
 }
 
-// externalEvery is the least time between two questions of checkExternal, and externalTime bounds
-// one.
-const (
-	externalEvery = 5 * time.Second
-	externalTime  = time.Second
-)
+// externalTime bounds one question of checkExternal.
+const externalTime = time.Second
 
 // checkExternal finds out whether an external server takes writes.
 func (b *Broker) checkExternal(ctx context.Context) error {
-	b.mu.Lock()
-	skip, last := b.blind || time.Since(b.looked) < externalEvery, b.full
-	b.mu.Unlock()
-	if skip || len(b.owned) == 0 {
-		return last
+	if b.blind.Load() {
+		return nil
 	}
 	asking, cancel := context.WithTimeout(ctx, externalTime)
 	defer cancel()
 	err := b.failedWrites(asking)
-	if ctx.Err() != nil {
-		return err
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.looked, b.full = time.Now(), err
-	if errors.Is(err, context.DeadlineExceeded) { // the server refuses by silence what the user may not ask
-		b.blind, b.full = true, nil
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil { // the server refuses by silence what the user may not ask
+		b.blind.Store(true)
 		b.log.Info("the server does not say whether it takes writes: this user may not purge the declared buckets")
+		return nil
 	}
-	return b.full
+	return err
 }
 
 // failedWrites returns an error when a write to a declared bucket has failed on the disk.
 func (b *Broker) failedWrites(ctx context.Context) error {
-	for _, bucket := range b.owned {
-		if err := canary.Failed(ctx, b.js, bucket); err != nil {
+	for _, bucket := range b.cfg.Buckets {
+		if err := canary.Failed(ctx, b.js, bucket.Bucket); err != nil {
 			return err
 		}
 	}

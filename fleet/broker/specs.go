@@ -46,39 +46,28 @@ func differ[T comparable](e *SpecError, setting string, is, wants T) {
 // declarations. Two processes may call it at the same time. It goes on after an error
 // and returns all errors, joined. A difference is a [*SpecError].
 func Ensure(ctx context.Context, js jetstream.JetStream, buckets []jetstream.KeyValueConfig, streams []jetstream.StreamConfig) error {
+	return ensure(ctx, js, buckets, streams, func(string) {})
+}
+
+// ensure is Ensure that calls made for each bucket and stream that it has created.
+func ensure(
+	ctx context.Context, js jetstream.JetStream, buckets []jetstream.KeyValueConfig, streams []jetstream.StreamConfig, made func(what string),
+) error {
 	var errs []error
 	for _, want := range buckets {
-		errs = append(errs, ensureBucket(ctx, js, want))
+		errs = append(errs, ensureBucket(ctx, js, want, made))
 	}
 	for _, want := range streams {
-		errs = append(errs, ensureStream(ctx, js, want))
+		errs = append(errs, ensureStream(ctx, js, want, made))
 	}
 	return errors.Join(errs...)
 }
 
-// missing returns the declared buckets and streams that the server does not have.
-func missing(ctx context.Context, js jetstream.JetStream, cfg Config) (list []string, err error) {
-	look := func(what, stream string) error {
-		_, err := js.Stream(ctx, stream)
-		if errors.Is(err, jetstream.ErrStreamNotFound) {
-			list = append(list, what)
-			return nil
-		}
-		return err
-	}
-	for _, want := range cfg.Buckets {
-		err = errors.Join(err, look("bucket "+want.Bucket, "KV_"+want.Bucket))
-	}
-	for _, want := range cfg.Streams {
-		err = errors.Join(err, look("stream "+want.Name, want.Name))
-	}
-	return list, err
-}
-
-func ensureBucket(ctx context.Context, js jetstream.JetStream, want jetstream.KeyValueConfig) error {
+func ensureBucket(ctx context.Context, js jetstream.JetStream, want jetstream.KeyValueConfig, made func(what string)) error {
 	kv, err := js.KeyValue(ctx, want.Bucket)
 	if errors.Is(err, jetstream.ErrBucketNotFound) {
 		if _, err = js.CreateKeyValue(ctx, want); err == nil {
+			made("bucket " + want.Bucket)
 			return nil
 		}
 		// Another process may have created it first, with another declaration.
@@ -109,10 +98,11 @@ func ensureBucket(ctx context.Context, js jetstream.JetStream, want jetstream.Ke
 	return nil
 }
 
-func ensureStream(ctx context.Context, js jetstream.JetStream, want jetstream.StreamConfig) error {
+func ensureStream(ctx context.Context, js jetstream.JetStream, want jetstream.StreamConfig, made func(what string)) error {
 	stream, err := js.Stream(ctx, want.Name)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		if _, err = js.CreateStream(ctx, want); err == nil {
+			made("stream " + want.Name)
 			return nil
 		}
 		if found, again := js.Stream(ctx, want.Name); again == nil {

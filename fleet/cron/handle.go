@@ -193,12 +193,10 @@ func isGone(ctx context.Context, js jetstream.JetStream, stream, name string) bo
 func keep(ctx context.Context, nc *nats.Conn, reply string, isGone func(context.Context) bool) error {
 	heard, unheard := time.Now(), false
 	for wait := heartbeat; ; {
-		pause := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():
-			pause.Stop()
 			return nil
-		case <-pause.C:
+		case <-time.After(wait):
 		}
 		asked := time.Now()
 		attempt, cancel := context.WithTimeout(ctx, min(beatTime, time.Until(heard.Add(trusted))))

@@ -4,7 +4,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/internal/text"
 )
 
@@ -21,7 +20,7 @@ func (r *runner) done(t *task, d *delivery, e *step, committed func()) {
 		if committed != nil {
 			committed()
 		}
-		r.answer(d, d.acker.Load().ack)
+		_ = d.acker.Load().ack()
 	}
 	r.partition.stage(e)
 	r.queue.Done(t)
@@ -57,37 +56,8 @@ func (r *runner) storeDeadLetter(t *task, d *delivery, counts *Counts, decision 
 		return
 	}
 	r.forget(d)
-	r.answer(d, func() error {
-		return d.acker.Load().terminate(text.Clip(text.OneLine(decision.Reason), 200))
-	})
+	_ = d.acker.Load().terminate(text.Clip(text.OneLine(decision.Reason), 200))
 	if t != nil {
 		r.queue.Done(t)
 	}
-}
-
-// answer tells the server that a message is done. say sends that answer, unless the message was
-// redriven with a body.
-func (r *runner) answer(d *delivery, say func() error) {
-	if d.body == "" {
-		_ = say()
-		return
-	}
-	// Remove the body only when the server has confirmed that it will not deliver the message
-	// again. The commits do not wait for it.
-	r.host.running.Add(1)
-	call.Go("answer", func() error {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), 10*time.Second)
-		defer cancel()
-		err := d.acker.Load().ackConfirmed(ctx)
-		if err == nil {
-			err = r.host.letters.drop(ctx, r.host.letters.body+d.body)
-		}
-		return err
-	}, func(err error) {
-		if err != nil {
-			r.host.log.Warn("hosted worker: answer a message that was redriven",
-				"slot", r.slot.name, "message", d.id, "error", err)
-		}
-		r.host.running.Done()
-	})
 }

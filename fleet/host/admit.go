@@ -2,12 +2,9 @@ package host
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
-
-	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
 	"github.com/pleme-io/lifecycle-go/internal/call"
@@ -28,12 +25,16 @@ type attempt struct {
 // handleOne handles one message, or decides that it has to wait.
 func (r *runner) handleOne(t *task) {
 	d := t.Value
-	if exists, err := r.complete(r.ctx, d); err != nil {
-		r.postpone(t, d, err)
-		return
-	} else if !exists {
-		r.queue.Done(t)
-		return
+	if d.timer != nil {
+		exists, err := r.completeTimer(r.ctx, d)
+		if err != nil {
+			r.postpone(t, d, err)
+			return
+		}
+		if !exists {
+			r.queue.Done(t)
+			return
+		}
 	}
 	was := r.earlierTries(d)
 	if was.Letter != nil {
@@ -45,7 +46,7 @@ func (r *runner) handleOne(t *task) {
 		r.withoutMember(t, d)
 		return
 	}
-	if wait := m.waitForRate(d); wait > 0 {
+	if wait := m.waitForRate(); wait > 0 {
 		r.retryLater(t, d, wait)
 		return
 	}
@@ -83,30 +84,6 @@ func (r *runner) handleOne(t *task) {
 	}
 	r.judge(a, false)
 	r.done(t, d, effects, func() { a.member.counts.Succeeded.Add(1) })
-}
-
-// complete reads the parts that a delivery lacks: the data of a timer, and the original of a
-// message that was redriven without it. It reports false when there is nothing left to handle.
-func (r *runner) complete(ctx context.Context, d *delivery) (exists bool, err error) {
-	switch {
-	case d.timer != nil:
-		return r.completeTimer(ctx, d)
-	case d.complete || d.body == "":
-		return true, nil
-	}
-	header, data, err := r.host.letters.readBody(ctx, d.body)
-	if errors.Is(err, jetstream.ErrMsgNotFound) { // an earlier delivery was answered and its body removed
-		r.host.log.Warn("hosted worker: a message was redriven whose body is gone",
-			"slot", r.slot.name, "message", d.id, "error", err)
-		r.partition.skip(d.seq-1, d.seq+1)
-		r.forget(d)
-		_ = d.acker.Load().terminate("its body is gone")
-		return false, nil
-	}
-	if err == nil {
-		d.header, d.data, d.complete = header, data, true
-	}
-	return true, err
 }
 
 // earlierTries returns what earlier deliveries of a message have come to.
@@ -164,8 +141,8 @@ func (r *runner) withoutMember(t *task, d *delivery) {
 	r.done(t, d, &step{}, nil)
 }
 
-// prepare waits for a place and for memory for the handler of a message, unless the runner halts, and
-// makes the program ready. It returns a function that gives the place back. A program in this process needs no
+// prepare waits for a place for the handler of a message, unless the runner halts, and makes the
+// program ready. It returns a function that gives the place back. A program in this process needs no
 // place.
 func (r *runner) prepare(ctx context.Context, a *attempt) (giveBackPlace func(), err error) {
 	m := a.member
@@ -176,11 +153,8 @@ func (r *runner) prepare(ctx context.Context, a *attempt) (giveBackPlace func(),
 	waiting, giveUp := context.WithCancel(ctx)
 	defer giveUp()
 	defer context.AfterFunc(r.taking, giveUp)()
-	leave, err := r.partition.memory.enter(waiting, waiter{
-		place:  true,
-		slow:   m.slow.Load(),
-		memory: r.host.cfg.memoryOf(m.limits, len(a.data), len(m.record.HTTP.Allow) > 0),
-	})
+	rec := m.record
+	leave, err := r.host.budget.tenant(rec.Tenant, r.host.bounds(rec.Tenant)).enter(waiting, m.slow.Load())
 	if err != nil {
 		return nil, err
 	}
@@ -189,7 +163,7 @@ func (r *runner) prepare(ctx context.Context, a *attempt) (giveBackPlace func(),
 		if cause := context.Cause(ctx); cause != nil {
 			return nil, cause
 		}
-		r.slot.codeFailed(m.record, fmt.Errorf("load code: %w", m.redactor.err(err)))
+		r.slot.codeFailed(rec, fmt.Errorf("load code: %w", m.redactor.err(err)))
 		r.halt()
 		return nil, err
 	}

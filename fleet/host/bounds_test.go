@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/pleme-io/lifecycle-go/fleet/host"
@@ -21,7 +20,6 @@ func TestCodeIsBounded(t *testing.T) {
 	r.funcs["f"] = func(context.Context, *engine.Message, engine.State) ([]engine.Output, error) { return nil, nil }
 	h := r.start("a")
 	create(t, h, host.Spec{ID: "w", Topic: "work.w", Code: prefix("first")})
-	h.AgeCode(time.Hour)
 	const updates = host.MaxHistory + 20
 	for i := range updates {
 		must(t, h.LoadCodeFromContent(t.Context(), "w", prefix(fmt.Sprint(i)), host.By(strings.Repeat("who ", 1000), "")))

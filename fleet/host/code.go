@@ -5,10 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
-	"strings"
-	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -19,8 +16,7 @@ import (
 // the removal of a worker's code needs no reference count.
 type codes struct {
 	chunks
-	prefix string        // "$host.code."
-	aged   time.Duration // by which a test makes code older
+	prefix string // "$host.code."
 }
 
 func (s *codes) put(ctx context.Context, rec *Record, digest string, code []byte) error {
@@ -37,31 +33,9 @@ func (s *codes) drop(ctx context.Context, rec *Record) error {
 	return s.chunks.drop(ctx, s.prefix+rec.ID+"."+rec.UID)
 }
 
-// youngCode is the age below which prune keeps code that no version names: an update
-// stores its code before its version.
-const youngCode = time.Hour
-
-// prune removes the code that neither a worker nor a version in its history has.
-func (s *codes) prune(ctx context.Context, rec *Record) error {
-	prefix := s.prefix + rec.ID + "." + rec.UID + "."
-	info, err := s.stream.Info(ctx, jetstream.WithSubjectFilter(prefix+">"))
-	if err != nil {
-		return err
-	}
-	var errs []error
-	for subject := range info.State.Subjects {
-		digest, ok := strings.CutSuffix(strings.TrimPrefix(subject, prefix), ".0")
-		isVersion := slices.ContainsFunc(rec.History, func(v Version) bool { return v.Digest == digest })
-		if !ok || isVersion || digest == rec.Digest {
-			continue
-		}
-		m, err := last(ctx, s.stream, subject)
-		if err == nil && m != nil && time.Since(m.Time) > youngCode-s.aged {
-			err = s.chunks.drop(ctx, prefix+digest)
-		}
-		errs = append(errs, err)
-	}
-	return errors.Join(errs...)
+// dropVersion removes one version of a worker's code.
+func (s *codes) dropVersion(ctx context.Context, rec *Record, digest string) error {
+	return s.chunks.drop(ctx, s.prefix+rec.ID+"."+rec.UID+"."+digest)
 }
 
 // chunks stores data that does not fit into one message, as NAME.0, NAME.1 and so

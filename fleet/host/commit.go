@@ -111,6 +111,7 @@ func (p *partition) write(progress bool) error {
 		p.committing = false // stop waits for the outputs, so the relay must have them
 		p.mu.Unlock()
 		for _, b := range batch {
+			p.memory.produce(-int64(b.size))
 			b.then(nil)
 		}
 		progress = false
@@ -209,6 +210,7 @@ func (p *partition) fail(err error, batch []*step) {
 	p.relay.cancel() // the next holder publishes the rest
 	p.failed(err)
 	for _, e := range void {
+		p.memory.produce(-int64(e.size))
 		e.then(err)
 	}
 }
@@ -230,7 +232,6 @@ func (p *partition) tidy(last bool) {
 	}
 	if err != nil {
 		p.host.log.Warn("hosted worker: write state", "slot", p.slot, "error", err)
-		p.host.noteLost(ctx, "STATE", err)
 	}
 	keep, old := p.superfluous(flushed, last)
 	if len(old) == 0 {
@@ -286,7 +287,7 @@ func (p *partition) stop(ctx context.Context) {
 		if pending { // the relay has the outputs once they are committed
 			_ = p.commit(sending, &step{})
 		}
-		_ = p.relay.room(sending, 1)
+		_ = p.memory.await(sending, p.memory.isEmpty)
 		cancel()
 	}
 	close(p.quit)

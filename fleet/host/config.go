@@ -98,14 +98,16 @@ type Config struct {
 	Fetch fetch.Policy `koanf:"fetch"`
 
 	// MaxHandlers bounds how many messages of all workers are handled at once in
-	// child processes. Each tenant with workers on the host finds a place that others leave
-	// to it. Workers whose messages take long get at most half of the places. Defaults to four times GOMAXPROCS, at least 8.
+	// child processes. One place of each tenant is its own, and comes on top when there are
+	// several. Workers whose messages take long get at most half of the others. Defaults to
+	// four times GOMAXPROCS, at least 8.
 	MaxHandlers int `koanf:"max_handlers"`
-	// MemoryBudget is the memory, in bytes, in which the host holds what workers produce,
-	// what waits for them, and code that it loads: a message is handled when there is memory
-	// for the most that it may produce. Defaults to a third of the process's limit of memory
-	// (that of its control group, or GOMEMLIMIT), or to 256 MiB without one, and at least to
-	// what two messages may take.
+	// MemoryBudget is the memory, in bytes, for the messages of workers: it lowers MaxHandlers to
+	// as many messages as it has memory for, by the most that one may take under Limits. While
+	// what waits and what the server does not have yet is more than a quarter of it, a worker
+	// takes one message at a time. Defaults to a third of the process's limit of memory (that of
+	// its control group, or GOMEMLIMIT), or to 256 MiB without one, and at least to what two
+	// messages may take.
 	MemoryBudget int64 `koanf:"memory_budget"`
 	// MaxKills is how many messages may, at their first attempt, end the process of a
 	// version's code, by a limit of time or memory or by a crash, until the host puts the
@@ -185,7 +187,7 @@ func (c Config) Validate() error {
 	check(c.MaxDeadLetters > 0, "max_dead_letters: %d must be positive", c.MaxDeadLetters)
 	check(c.OutputPatience > 0, "output_patience: %v must be positive", c.OutputPatience)
 	check(c.MaxHandlers > 0, "max_handlers: %d must be positive", c.MaxHandlers)
-	least := 2 * c.memoryOf(c.Limits, c.MaxMessage, true)
+	least := 2 * c.memoryOfMessage()
 	check(c.MemoryBudget == 0 || c.MemoryBudget >= least,
 		"memory_budget: %d must be 0, or at least %d, which two messages may take: raise it, or lower limits.output", c.MemoryBudget, least)
 	check(c.MaxKills > 0, "max_kills: %d must be positive", c.MaxKills)

@@ -49,9 +49,9 @@ const (
 	// HeaderFor is on a redriven message and names the slot of a worker or group. Only that
 	// worker or group handles the message.
 	HeaderFor = "Lifecycle-For"
-	// HeaderBody is on a letter or a redriven message when the original and the headers above
-	// do not fit into one message together. It is the name under which the stream of letters
-	// stores the original's own headers and data.
+	// HeaderBody is on a letter when the original and the headers above do not fit into one
+	// message together. It is the name under which the stream of letters stores the original's
+	// own headers and data.
 	HeaderBody = "Lifecycle-Body"
 )
 
@@ -115,7 +115,6 @@ func (h *Host) lettersOf(ctx context.Context, id string) (string, error) {
 func (h *Host) storeLetter(ctx context.Context, tenant, key string, d *DeadLetter) error {
 	subject := h.letters.subject(tenant, d.Worker)
 	if err := h.letters.put(ctx, subject, key, d); err != nil {
-		h.noteLost(ctx, "DEAD", err)
 		return err
 	}
 	h.mu.Lock()
@@ -403,7 +402,11 @@ func (s *slot) publishHeld(ctx context.Context, members []*member) error {
 	err := l.each(ctx, l.held+s.name, 1, func(d *DeadLetter) (bool, error) {
 		for _, m := range members {
 			if matches(m.record.Topic, d.Topic) {
-				_, err := l.redrive(ctx, d, s.name, "")
+				_, err := l.redrive(ctx, d, s.name)
+				if errors.Is(err, ErrInvalid) { // it stays
+					s.host.log.Error("hosted worker: a message that was held", "slot", s.name, "message", d.Message, "error", err)
+					err = nil
+				}
 				return true, err
 			}
 		}

@@ -3,7 +3,6 @@ package host
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -178,7 +177,8 @@ func GroupOf(reason string) string {
 // worker or its group handles the messages. Without seqs it redrives all. It returns the
 // number of messages, also with an error. A repeated call after an interruption redrives no
 // message twice, within the duplicate window of the topic's stream. A letter that another
-// call removes at the same time is not counted.
+// call removes at the same time is not counted. The error wraps [ErrInvalid] for a letter whose
+// message is not one that the server takes with HeaderFor, which has some hundred bytes.
 func (h *Host) Redrive(ctx context.Context, id string, seqs ...uint64) (int, error) {
 	rec, err := h.Get(ctx, id)
 	if err != nil {
@@ -236,7 +236,7 @@ func (h *Host) redrive(ctx context.Context, d *DeadLetter, rec *Record) (removed
 	if h.reserved(d.Topic) {
 		return false, fmt.Errorf("redrive %d: %w: the topic %s: %w", d.Seq, ErrInvalid, d.Topic, errReserved)
 	}
-	return h.letters.redrive(ctx, d, rec.slot(), rec.Key)
+	return h.letters.redrive(ctx, d, rec.slot())
 }
 
 // Discard removes dead letters of a worker for good. Without seqs it removes all. It returns
@@ -290,9 +290,8 @@ func (l *letters) removeAll(ctx context.Context, chosen []*DeadLetter) (int, err
 
 // redrive publishes a letter's original again, for slot only, and then removes the letter. It
 // reports whether this call has removed it. A second call within the server's duplicate
-// window does not publish it again. For an edited letter that is an error. key is the header
-// with the key of the slot's worker, if it has one of its own.
-func (l *letters) redrive(ctx context.Context, d *DeadLetter, slot, key string) (removed bool, err error) {
+// window does not publish it again. For an edited letter that is an error.
+func (l *letters) redrive(ctx context.Context, d *DeadLetter, slot string) (removed bool, err error) {
 	if !d.edited {
 		l.complete(ctx, d)
 	}
@@ -307,26 +306,15 @@ func (l *letters) redrive(ctx context.Context, d *DeadLetter, slot, key string) 
 	}
 	id := jetstream.WithMsgID("redrive:" + l.dead + strconv.FormatUint(d.Seq, 10))
 	ack, err := l.js.PublishMsg(ctx, d.original(slot), id)
-	body := ""
-	if unfit(err) && d.Output == "" { // readers of an output know no references
-		body = strings.ToLower(rand.Text())
-		if err := l.putBody(ctx, body, d); err != nil {
-			return false, fmt.Errorf("redrive %d: store its data: %w", d.Seq, err)
-		}
-		ack, err = l.js.PublishMsg(ctx, d.reference(slot, key, body), id)
-	}
 	if unfit(err) {
-		err = fmt.Errorf("%w: %w", ErrInvalid, err)
+		err = fmt.Errorf("%w: with the header that says for whom it is, it is no message that the server takes: "+
+			"raise the server's max_payload by 1 KiB, or edit it: %w", ErrInvalid, err)
 	}
 	if err != nil {
 		return false, fmt.Errorf("redrive %d to %s: %w", d.Seq, d.Topic, err)
 	}
-	if ack.Duplicate && body != "" { // an earlier call has published it, with a body of its own
-		err = l.drop(ctx, l.body+body)
-	}
 	// The call that has published it may have ended before it removed the letter.
-	removed, left := l.remove(ctx, d.Seq, d.body)
-	if err = errors.Join(err, left); err != nil {
+	if removed, err = l.remove(ctx, d.Seq, d.body); err != nil {
 		return removed, fmt.Errorf("redrive %w", err)
 	}
 	if d.edited && ack.Duplicate {
@@ -346,21 +334,6 @@ func (d *DeadLetter) original(slot string) *nats.Msg {
 	}
 	if d.Output == "" { // an output is for every reader of its topic
 		m.Header.Set(HeaderFor, slot)
-	}
-	return m
-}
-
-// reference returns a message in place of the original that does not fit together with
-// HeaderFor, or that this client cannot publish. body is where its headers and data are
-// stored; the runner removes them once it has answered the message. The message keeps its
-// place among the messages of its key.
-func (d *DeadLetter) reference(slot, key, body string) *nats.Msg {
-	m := nats.NewMsg(d.Topic)
-	m.Header = nats.Header{HeaderFor: {slot}, HeaderBody: {body}}
-	for _, name := range []string{HeaderKey, key} {
-		if values := d.Header[name]; name != "" && len(values) > 0 {
-			m.Header[name] = values[:1]
-		}
 	}
 	return m
 }

@@ -2,14 +2,12 @@ package host
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"strconv"
 	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"golang.org/x/time/rate"
 
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
 	"github.com/pleme-io/lifecycle-go/fleet/internal/lanes"
@@ -27,10 +25,8 @@ type delivery struct {
 	timer  *pendingTimer
 
 	acker    atomic.Pointer[acker] // of the newest delivery
-	body     string                // the HeaderBody of a message that was redriven without its data
-	complete bool                  // header and data are there
+	complete bool                  // the data of a timer are there
 	redriven bool                  // it was a dead letter
-	reserved *rate.Limiter         // has reserved a token for it, for which it waits; nil for none
 	// An earlier host may have called a handler for it.
 	maybeHandled bool
 }
@@ -95,10 +91,4 @@ func (a *acker) nak(delay time.Duration) error {
 		return a.say("-NAK")
 	}
 	return a.say(fmt.Sprintf(`-NAK {"delay": %d}`, delay.Nanoseconds()))
-}
-
-// ackConfirmed returns nil once the server has confirmed the acknowledgement.
-func (a *acker) ackConfirmed(ctx context.Context) error {
-	_, err := a.nc.RequestWithContext(ctx, a.reply, []byte("+ACK"))
-	return err
 }

@@ -51,7 +51,7 @@ func (h *Host) Supersede(ctx context.Context, slot string) error {
 	for {
 		fence, err := h.states.claim(ctx, slot, h.cfg.HostID)
 		if err == nil {
-			_, err = h.slotLog(slot, fence).open(ctx, h.cfg.HostID, func() (uint64, error) { return h.states.newestToken(ctx, slot) })
+			_, err = h.slotLog(slot, fence).open(ctx, h.cfg.HostID)
 		}
 		if !errors.Is(err, ErrStale) { // the holder has claimed it again in between
 			return err
@@ -61,9 +61,6 @@ func (h *Host) Supersede(ctx context.Context, slot string) error {
 
 // Sweep removes what is left of deleted workers.
 func (h *Host) Sweep(ctx context.Context) error { return h.sweep(ctx, 0) }
-
-// AgeCode makes the stored code of workers older for this host.
-func (h *Host) AgeCode(by time.Duration) { h.code.aged = by }
 
 // Advance makes the clock of the server later for this host.
 func (h *Host) Advance(by time.Duration) {

@@ -97,7 +97,7 @@ func (r *runner) refill() {
 	defer r.refilling.Unlock()
 	prefetch, expected := r.host.cfg.Prefetch, r.pull.Expected()
 	room := prefetch - expected - r.queue.Len()
-	if !r.partition.memory.hasRoomToRead() {
+	if r.host.budget.isFull() {
 		room = 1 - expected - r.queue.Len()
 	}
 	hasRoomForMany := room >= (prefetch+1)/2
@@ -157,10 +157,7 @@ func (r *runner) enqueue(m *nats.Msg) error {
 	d.acker.Store(from)
 	r.inHand[seq] = d
 	r.mu.Unlock()
-	r.partition.memory.addUnread(d.held())
-	if body := m.Header.Get(HeaderBody); d.redriven && checkID("body", body) == nil {
-		d.body = body
-	}
+	r.partition.memory.add(d.held())
 	if r.queue.Add(r.keyOf(d), d, 0) != nil {
 		r.giveBack(d, 0)
 	}
@@ -170,7 +167,6 @@ func (r *runner) enqueue(m *nats.Msg) error {
 // giveBack makes the server deliver a message again after a delay.
 func (r *runner) giveBack(d *delivery, delay time.Duration) {
 	r.forget(d)
-	d.giveBackToken()
 	_ = d.acker.Load().nak(delay)
 }
 
@@ -183,7 +179,7 @@ func (r *runner) forget(d *delivery) {
 	}
 	r.mu.Unlock()
 	if known {
-		r.partition.memory.addUnread(-d.held())
+		r.partition.memory.add(-d.held())
 	}
 }
 

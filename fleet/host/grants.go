@@ -42,10 +42,10 @@ type Grant struct {
 	Topics  []string `koanf:"topics"`
 	Outputs []string `koanf:"outputs"`
 	// Handlers is how many messages of the tenant a host handles at once in children, and
-	// Memory how much of Config.MemoryBudget they take. Lines is how many lines a second a
+	// Memory lowers that to as many as it has memory for. Lines is how many lines a second a
 	// worker of the tenant may log in the long run, and Timers how many it may have. What is 0
-	// is what "*" has, and without that the host's own bound: Config.MaxHandlers, half of
-	// Config.MemoryBudget while other tenants have workers on the host, 100, and 10,000.
+	// is what "*" has, and without that the host's own bound: Config.MaxHandlers,
+	// Config.MemoryBudget, 100, and 10,000.
 	Handlers int   `koanf:"handlers"`
 	Memory   int64 `koanf:"memory"`
 	Lines    int   `koanf:"lines"`
@@ -149,45 +149,36 @@ type means struct {
 
 // granted returns the means of a worker. The error wraps [ErrNotGranted] and has no value.
 func (h *Host) granted(r *Record) (*means, error) {
-	env := make(map[string]string, len(r.Env)+len(r.Secrets))
-	secrets := make(map[string]string, len(r.Secrets))
-	inHeaders := make(map[string]string)
+	env, secrets := make(map[string]string), make(map[string]string)
+	w := h.newWeb(r)
 	var errs []error
-	for _, name := range r.Env {
-		v, _, err := h.variable(r, name)
-		errs = append(errs, err)
-		env[name] = v
-	}
-	for _, name := range slices.Concat(r.Secrets, r.HTTP.Secrets) {
-		source, _, err := h.secret(r, name)
-		if err != nil {
-			errs = append(errs, err)
-			continue
+	for _, m := range h.asks(r) {
+		err := m.err
+		switch {
+		case err != nil:
+		case m.What == "variable":
+			env[m.Name] = m.value
+		case m.What == "url":
+			err = w.allow(m.Name)
+		case m.What == "secret", m.What == "url secret":
+			var v string
+			if v, err = readSecret(m.value); err != nil {
+				err = fmt.Errorf("secret %s: %w", m.Name, err)
+				break
+			}
+			secrets[m.Name] = v
+			if m.What == "secret" {
+				env[m.Name] = v
+			} else {
+				err = w.addSecret(m.Name, v, m.goes)
+			}
 		}
-		v, err := readSecret(source)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("secret %s: %w", name, err))
-			continue
-		}
-		secrets[name] = v
-		if slices.Contains(r.Secrets, name) {
-			env[name] = v
-		}
-		if slices.Contains(r.HTTP.Secrets, name) {
-			inHeaders[name] = v
-		}
-	}
-	_, err := h.mayTake(r, r.Topic)
-	errs = append(errs, err)
-	if r.OutputTopic != "" {
-		_, err := h.mayPublish(r, r.OutputTopic)
 		errs = append(errs, err)
 	}
-	web, err := h.webOf(r, inHeaders)
-	if err := errors.Join(append(errs, err)...); err != nil {
+	if err := errors.Join(errs...); err != nil {
 		return &means{}, err
 	}
-	return &means{env: env, redactor: newRedactor(secrets), web: web}, nil
+	return &means{env: env, redactor: newRedactor(secrets), web: w}, nil
 }
 
 // mayTake returns which grant lets a worker's tenant take a topic, "" when the tenant may name
@@ -218,11 +209,6 @@ func (h *Host) mayName(
 		return "", nil
 	}
 	return "", refusal(r, what, name, offered)
-}
-
-// variable returns the value of a variable of a worker's tenant, and which grant has it.
-func (h *Host) variable(r *Record, name string) (value, by string, err error) {
-	return h.lookUp(r, "variable", name, "env", func(g *Grant) map[string]string { return g.Env })
 }
 
 // secret returns where the host reads a secret, and which grant has it.

@@ -95,8 +95,7 @@ type Host struct {
 
 	running  sync.WaitGroup // runners and their watches
 	draining atomic.Bool
-	lost     atomic.Bool // a stream of the hosts is gone: the session has to start over
-	left     bool        // this host has given up its membership; only the goroutine of serve uses it
+	left     bool // this host has given up its membership; only the goroutine of serve uses it
 }
 
 // recovery is the progress of the first recovery.
@@ -196,7 +195,14 @@ func (h *Host) ensure(ctx context.Context) error {
 	h.members = newMembers(hosts, h.cfg.HostID, h.cfg.LeaseTTL)
 	h.lines = &lines{nc: h.nc, stream: printed, prefix: h.subject("lines"), host: h.cfg.HostID}
 	h.lines.rateOf = h.maxLines
-	h.states = &states{nc: h.nc, js: h.js, stream: state, prefix: h.subject("state"), asking: semaphore.NewWeighted(maxAsking)}
+	h.states = &states{
+		nc:     h.nc,
+		js:     h.js,
+		stream: state,
+		budget: h.budget,
+		prefix: h.subject("state"),
+		asking: semaphore.NewWeighted(maxAsking),
+	}
 	h.code = &codes{chunks: chunks{h.js, code}, prefix: h.subject("code")}
 	h.letters = &letters{
 		chunks: chunks{h.js, dead},

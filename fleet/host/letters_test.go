@@ -37,13 +37,16 @@ func (r *rig) keyed(subject, data string) {
 
 // TestEditedLetter checks that an edited letter is handled with the new data and its own
 // headers, that its worker gets it and no other, and that nothing is left behind, also when
-// the letter or its new data does not fit into one message.
+// the letter does not fit into one message. New data that does not is refused first.
 func TestEditedLetter(t *testing.T) {
-	// The largest message that NATS takes: neither fits together with the header that
-	// says for whom it is.
+	// The largest message that NATS takes: it does not fit together with the header that says for
+	// whom it is.
 	large := strings.Repeat("y", 1<<20-60)
 	for what, c := range map[string]struct{ data, edited string }{
-		"small": {"17", "18"}, "binary": {"17", "\x00\xff\xfe"}, "empty": {"17", ""}, "larger": {"17", large}, "smaller": {strings.Repeat("x", 1<<20-60), "19"}, "both large": {strings.Repeat("x", 1<<20-60), large},
+		"small":   {"17", "18"},
+		"binary":  {"17", "\x00\xff\xfe"},
+		"empty":   {"17", ""},
+		"smaller": {large, "19"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			r := newRig(t)
@@ -56,6 +59,9 @@ func TestEditedLetter(t *testing.T) {
 				t.Fatalf("the whole letter: %v, %v", whole, err)
 			}
 			fixed.Store(true)
+			if _, err := h.RedriveEdited(t.Context(), "w", d.Seq, []byte(large)); !errors.Is(err, host.ErrInvalid) {
+				t.Errorf("an edit that is too large: %v", err)
+			}
 			was, err := h.RedriveEdited(t.Context(), "w", d.Seq, []byte(c.edited))
 			if err != nil || string(was.Data) != c.data {
 				t.Fatalf("edit: %v", err)

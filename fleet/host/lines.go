@@ -22,12 +22,12 @@ import (
 // Line is a line of a worker's log: what its code printed, or an error of a message or
 // of a load.
 type Line struct {
-	Seq    uint64 // the later of two lines of a worker has the greater one
-	At     time.Time
-	Text   string
-	Host   string // that ran the code
-	Digest string // of the code
-	Error  bool   // it is an error, and not what the code printed
+	Seq    uint64    `json:"-"` // the later of two lines of a worker has the greater one
+	At     time.Time `json:"-"`
+	Text   string    `json:"text"`
+	Host   string    `json:"host"`            // that ran the code
+	Digest string    `json:"digest"`          // of the code
+	Error  bool      `json:"error,omitempty"` // it is an error, and not what the code printed
 }
 
 // Bounds of the logs.
@@ -61,11 +61,8 @@ type lineRate struct {
 
 // storedLine is a line as the stream has it.
 type storedLine struct {
-	UID    string `json:"uid,omitempty"` // of the worker
-	Host   string `json:"host"`
-	Digest string `json:"digest"`
-	Error  bool   `json:"error,omitempty"`
-	Text   string `json:"text"`
+	UID string `json:"uid,omitempty"` // of the worker
+	Line
 }
 
 // take returns whether a line may be sent and logged, and how many were dropped before it.
@@ -105,7 +102,8 @@ func (l *lines) admit(rec *Record) bool {
 }
 
 func (l *lines) send(rec *Record, isError bool, line string) {
-	data, err := json.Marshal(storedLine{rec.UID, l.host, rec.Digest, isError, text.Clip(line, maxLine)})
+	stored := Line{Text: text.Clip(line, maxLine), Host: l.host, Digest: rec.Digest, Error: isError}
+	data, err := json.Marshal(storedLine{rec.UID, stored})
 	if err == nil {
 		_ = l.nc.Publish(l.prefix+rec.ID, data) // a log is worth no retry
 	}
@@ -138,8 +136,8 @@ func (p *printer) print(line string) {
 func lineOf(rec *Record, seq uint64, at time.Time, data []byte) (l Line, isOfOther bool, err error) {
 	var s storedLine
 	err = json.Unmarshal(data, &s)
-	isOfOther = s.UID != "" && s.UID != rec.UID
-	return Line{Seq: seq, At: at, Text: s.Text, Host: s.Host, Digest: s.Digest, Error: s.Error}, isOfOther, err
+	s.Seq, s.At = seq, at
+	return s.Line, s.UID != "" && s.UID != rec.UID, err
 }
 
 // drop removes the log of a worker.

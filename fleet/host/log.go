@@ -43,19 +43,6 @@ func (h *Host) writeBlocked(slot string, err error) {
 		return
 	}
 	h.log.Error("hosted worker: it waits, because its effects cannot be written", "slot", slot, "error", natserr.Plain(err))
-	h.noteLost(context.Background(), "LOG", err)
-}
-
-// noteLost has the session start over when an error says that a stream of the hosts is gone. The session
-// makes it anew.
-func (h *Host) noteLost(ctx context.Context, stream string, err error) {
-	if errors.Is(err, jetstream.ErrNoStreamResponse) { // the stream may only lack a leader
-		_, err = h.js.Stream(ctx, h.cfg.Name+"_"+stream)
-	}
-	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		h.lost.Store(true)
-		h.wake.Notify()
-	}
 }
 
 // headerParts is on each message of an entry: how many messages the entry has.
@@ -120,7 +107,7 @@ type output struct {
 
 	number uint64
 	id     string
-	held   int64     // bytes that it counts for in the budget
+	size   int64     // bytes that it counts for in the budget
 	since  time.Time // when it was committed, by the server's clock
 
 	maybeSent bool      // an earlier holder, or an attempt without an answer, may have published it
@@ -128,12 +115,10 @@ type output struct {
 	attempts  int       // how often the server refused it
 }
 
-// open claims the log with the fencing token that it has. It returns the entries before the
-// claim. The error wraps [ErrStale] when a host with a newer token has the log. When the log
-// has a token that is newer than every token that was given out, the stream of the tokens was
-// made anew, or restored from an older backup: open then takes the log's token plus one.
-func (l *slotLog) open(ctx context.Context, host string, newestToken func() (uint64, error)) ([]*entry, error) {
-	token := l.fence
+// open claims the log with the fencing token that it has, or with the next one after that of the log when
+// this is newer: the stream of the tokens was made anew or restored from an older backup, or another host
+// was faster. It returns the entries before the claim.
+func (l *slotLog) open(ctx context.Context, host string) ([]*entry, error) {
 	for looks := 1; ; looks++ {
 		m, err := l.newest(ctx)
 		if err != nil {
@@ -144,17 +129,7 @@ func (l *slotLog) open(ctx context.Context, host string, newestToken func() (uin
 			before = m.Sequence
 			_, _ = fmt.Sscanf(m.Header.Get(headerLink), "%d-", &fence) // a message of no host has none
 		}
-		if fence > l.fence {
-			newest, err := newestToken()
-			if err != nil {
-				return nil, fmt.Errorf("claim the log: %w", err)
-			}
-			if newest != token {
-				return nil, fmt.Errorf("claim the log: fencing token %d after %d: %w", token, fence, ErrStale)
-			}
-			l.fence = fence + 1
-		}
-		l.last = before
+		l.fence, l.last = max(l.fence, fence+1), before
 		err = l.append(ctx, &entry{Fence: l.fence, Host: host})
 		if err == nil {
 			return l.read(ctx, before)

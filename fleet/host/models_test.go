@@ -73,7 +73,7 @@ func TestHostsConformToTheModels(t *testing.T) {
 			Outputs []struct{ Data []byte }
 		}
 		if err := json.Unmarshal(m.Data(), &e); err != nil {
-			t.Errorf("the entry %d: %v", meta.Sequence.Stream, err)
+			t.Errorf("the entry %s: %v", m.Data(), err)
 		}
 		entry := logged{what: "commits", at: meta.Timestamp}
 		if e.Host != "" {

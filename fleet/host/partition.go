@@ -107,7 +107,7 @@ func (h *Host) claim(
 	}
 	began := time.Now()
 	p.confirmed.Store(&began)
-	p.entries, err = p.log.open(ctx, h.cfg.HostID, func() (uint64, error) { return h.states.newestToken(ctx, slot) })
+	p.entries, err = p.log.open(ctx, h.cfg.HostID)
 	if err != nil {
 		return nil, fmt.Errorf("slot %s: %w", slot, err)
 	}
@@ -115,7 +115,6 @@ func (h *Host) claim(
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	p.cache = newStateCache(h.states, slot, fence)
 	p.timers = newTimers(h.states, slot, members)
-	p.cache.memory = memory
 	p.cache.chain.blocked = p.log.blocked
 	p.relay = newRelay(h, memory, p.sent, p.holds)
 	if err := p.replay(ctx, source); err != nil {
@@ -249,9 +248,7 @@ func (p *partition) stage(e *step) {
 		e.then(nil)
 		return
 	}
-	for _, o := range e.outputs {
-		o.hold(p.memory)
-	}
+	p.memory.produce(int64(e.size))
 	p.staged = append(p.staged, e)
 	p.timers.assignPlaces(e.writes)
 	p.cache.stage(e.writes)

@@ -14,7 +14,6 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/broker"
 	"github.com/pleme-io/lifecycle-go/fleet/broker/brokertest"
 	"github.com/pleme-io/lifecycle-go/fleet/internal/lanes"
-	"github.com/pleme-io/lifecycle-go/fsm"
 )
 
 // TestDeliveryBesideACommit delivers a message again while its commit ends. Its handler is not
@@ -105,10 +104,10 @@ func TestRelayGoesOnReading(t *testing.T) {
 		targets:    make(map[string]*target),
 		sent:       func(*output) {},
 		endWorkers: func() {},
-		outputSent: fsm.NewWake(),
+		waiting:    1,
+		memory:     new(budget).open(),
 	}
 	o := &output{Topic: "out", id: id, since: time.Now().Add(-time.Hour)}
-	r.waiting.Store(1)
 	r.mayBeSent(o)
 	r.targets["out"] = &target{stream: shortReads{stream}, ids: make(map[string]bool)}
 	there, looks := false, 0

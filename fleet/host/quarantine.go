@@ -19,7 +19,7 @@ type trouble struct {
 	failures int           // how often it made the engine panic or not return, or ended its process
 	wait     time.Duration // before it is tried again, from the first look on; 0 when it is over, or was begun
 	until    time.Time     // end of the wait that was begun
-	noted    bool          // the record was Failed since
+	revision uint64        // of the record when it failed
 }
 
 // quarantines says how long code waits that made the engine panic or not return, or that ended its
@@ -42,7 +42,7 @@ func (s *slot) codeFailed(rec *Record, err error) {
 		t.failures++
 		wait = quarantines.After(t.failures)
 	}
-	t.err, t.wait, t.until, t.noted = err, wait, time.Time{}, false
+	t.err, t.wait, t.until, t.revision = err, wait, time.Time{}, rec.revision
 }
 
 // troubleOf reports whether the code of a record has failed here, and why while it may not be tried
@@ -50,18 +50,16 @@ func (s *slot) codeFailed(rec *Record, err error) {
 func (s *slot) troubleOf(rec *Record) (failed bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	w := s.workerLocked(rec.ID)
-	t := w.trouble
+	t := s.workerLocked(rec.ID).trouble
 	if t == nil || t.code != rec.codeVersion() {
 		return false, nil
 	}
 	if t.wait > 0 {
 		t.until, t.wait = time.Now().Add(t.wait), 0
 	}
-	if rec.State == StateFailed {
-		t.noted = true
-	} else if t.noted && rec.revision > w.own { // an operator has started it
-		t.until = time.Time{}
+	isOwn := rec.Changed.By == s.host.cfg.HostID // the slot notes that code was loaded
+	if rec.State == StateRunning && rec.revision > t.revision && !isOwn {
+		t.until = time.Time{} // an operator has started it
 	}
 	if time.Now().Before(t.until) {
 		err = t.err

@@ -9,20 +9,21 @@ import (
 // TestWaitAfterAStaleRecord checks what ends the wait of code that failed: an operator who starts the
 // worker, and not the record that the slot itself wrote before the failure.
 func TestWaitAfterAStaleRecord(t *testing.T) {
-	failed := &trouble{err: errors.New("it failed"), until: time.Now().Add(time.Hour)}
-	s := &slot{workers: map[string]*workerStatus{"w": {trouble: failed}}}
-	look := func(state State, revision uint64) error {
-		_, err := s.troubleOf(&Record{ID: "w", State: state, revision: revision})
+	// It failed with the Failed record 10, from which it was loaded before it was set Running.
+	failed := &trouble{err: errors.New("it failed"), until: time.Now().Add(time.Hour), revision: 10}
+	failed.code = (&Record{ID: "w"}).codeVersion()
+	s := &slot{host: &Host{cfg: Config{HostID: "a"}}, workers: map[string]*workerStatus{"w": {trouble: failed}}}
+	look := func(state State, revision uint64, by string) error {
+		_, err := s.troubleOf(&Record{ID: "w", State: state, Changed: Change{By: by}, revision: revision})
 		return err
 	}
-	failed.code = (&Record{ID: "w"}).codeVersion()
-	s.workers["w"].own = 11 // it was loaded from the Failed record 10, and set Running
 	for _, x := range []struct {
 		state    State
 		revision uint64
+		by       string
 		waits    bool
-	}{{StateFailed, 10, true}, {StateRunning, 11, true}, {StateFailed, 12, true}, {StateRunning, 13, false}} {
-		if err := look(x.state, x.revision); (err != nil) != x.waits {
+	}{{StateFailed, 10, "a", true}, {StateRunning, 11, "a", true}, {StateFailed, 12, "a", true}, {StateRunning, 13, "ann", false}} {
+		if err := look(x.state, x.revision, x.by); (err != nil) != x.waits {
 			t.Errorf("%s, revision %d: %v", x.state, x.revision, err)
 		}
 	}

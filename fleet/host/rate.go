@@ -52,27 +52,16 @@ func newTokens(r Rate) *rate.Limiter {
 	return rate.NewLimiter(rate.Limit(float64(r.Messages)/r.Per.Seconds()), r.Burst)
 }
 
-// waitForRate returns how long a message has to wait because of its worker's rate. A message
-// waits at most once for each attempt.
-func (m *member) waitForRate(d *delivery) time.Duration {
-	if d.reserved != nil || m.tokens == nil {
-		d.reserved = nil
+// waitForRate returns how long a message has to wait because of its worker's rate, and takes a token
+// when it need not wait.
+func (m *member) waitForRate() time.Duration {
+	if m.tokens == nil {
 		return 0
 	}
-	wait := m.tokens.Reserve().Delay()
+	token := m.tokens.Reserve()
+	wait := token.Delay()
 	if wait > 0 {
-		d.reserved = m.tokens
+		token.Cancel()
 	}
 	return wait
-}
-
-// giveBackToken gives back the token that a delivery has reserved and does not use. The next runner
-// goes on with the limiter of this one, and its deliveries would wait for tokens that this delivery
-// keeps and never uses.
-func (d *delivery) giveBackToken() {
-	if d.reserved != nil {
-		// Reservation.Cancel gives back nothing for a token before the newest one.
-		d.reserved.ReserveN(time.Now(), -1)
-		d.reserved = nil
-	}
 }

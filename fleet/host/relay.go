@@ -7,7 +7,6 @@ import (
 	"math"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -17,7 +16,6 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/internal/lanes"
 	"github.com/pleme-io/lifecycle-go/fleet/internal/pull"
 	"github.com/pleme-io/lifecycle-go/fleet/internal/replay"
-	"github.com/pleme-io/lifecycle-go/fsm"
 	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
@@ -39,15 +37,14 @@ type relay struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 
-	waiting    atomic.Int64 // outputs that were added and not sent yet
-	outputSent fsm.Wake     // wakes room
+	workers sync.WaitGroup
 
-	workers    sync.WaitGroup
-	workersMu  sync.Mutex         // guards endWorkers and stopped
+	mu         sync.Mutex         // guards the fields up to lookMu
+	waiting    int                // outputs that were added and not sent yet
 	endWorkers context.CancelFunc // nil when no worker runs
 	stopped    bool
 
-	mu      sync.Mutex         // guards everything below
+	lookMu  sync.Mutex         // guards everything below, and is held while the relay looks in a stream
 	targets map[string]*target // by topic, of outputs that may have been published
 	oldest  time.Time          // when the first output was committed that waits and may have been published
 }
@@ -59,7 +56,6 @@ const (
 	holdFor = 2 * time.Second
 
 	relayWorkers = 4
-	maxWaiting   = 4096 // outputs that wait; handlers wait while there are more
 )
 
 func newRelay(h *Host, memory *account, sent func(*output), holds func(context.Context) error) *relay {
@@ -70,8 +66,6 @@ func newRelay(h *Host, memory *account, sent func(*output), holds func(context.C
 		holds:   holds,
 		memory:  memory,
 		targets: make(map[string]*target),
-
-		outputSent: fsm.NewWake(),
 	}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	return r
@@ -79,51 +73,28 @@ func newRelay(h *Host, memory *account, sent func(*output), holds func(context.C
 
 // add publishes an output after the others of its key. It does not wait.
 func (r *relay) add(o *output) {
-	o.hold(r.memory)
-	r.begin()
+	const beside = 500 // what an output takes beside its texts
+	o.size = int64(beside + len(o.Key) + len(o.Topic) + len(o.Data))
+	for name, values := range o.Header {
+		for _, v := range values {
+			o.size += int64(len(name) + len(v))
+		}
+	}
 	if o.maybeSent { // it comes from the replay of the log
 		r.mayBeSent(o)
 	}
-	if r.queue.Add(o.Key, o, 0) != nil {
-		r.waiting.Add(-1) // the relay has ended; the log keeps the output
-	}
-}
-
-// mayBeSent notes that an output may have been published. What was read in the streams may not
-// go back far enough for it.
-func (r *relay) mayBeSent(o *output) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	o.maybeSent = true
-	if r.oldest.IsZero() || o.since.Before(r.oldest) {
-		r.oldest = o.since
-		clear(r.targets)
+	if r.queue.Add(o.Key, o, 0) != nil {
+		return // the relay has ended; the log keeps the output
+	}
+	r.memory.produce(o.size)
+	if r.waiting++; r.endWorkers == nil && !r.stopped {
+		r.startWorkersLocked()
 	}
 }
 
-// hold counts the memory of an output, once, until it is sent.
-func (o *output) hold(memory *account) {
-	if o.held > 0 {
-		return
-	}
-	const beside = 500 // what an output takes beside its texts
-	o.held = int64(beside + len(o.Key) + len(o.Topic) + len(o.Data))
-	for name, values := range o.Header {
-		for _, v := range values {
-			o.held += int64(len(name) + len(v))
-		}
-	}
-	memory.add(o.held)
-}
-
-// begin counts an output to send, and starts the workers unless they run.
-func (r *relay) begin() {
-	r.workersMu.Lock()
-	defer r.workersMu.Unlock()
-	r.waiting.Add(1)
-	if r.endWorkers != nil || r.stopped {
-		return
-	}
+func (r *relay) startWorkersLocked() {
 	run := lanes.Runner[*output]{
 		Workers: relayWorkers,
 		Backoff: r.host.cfg.backoff(),
@@ -141,38 +112,37 @@ func (r *relay) begin() {
 // forgotten.
 func (r *relay) done(t *lanes.Task[*output]) {
 	r.sent(t.Value)
-	r.memory.add(-t.Value.held)
-	r.workersMu.Lock()
-	defer r.workersMu.Unlock()
-	if r.waiting.Add(-1) == 0 && r.endWorkers != nil {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.memory.produce(-t.Value.size)
+	if r.waiting--; r.waiting == 0 && r.endWorkers != nil {
 		r.endWorkers()
 		r.endWorkers = nil
-		r.mu.Lock()
+		r.lookMu.Lock()
 		r.oldest = time.Time{}
 		clear(r.targets)
-		r.mu.Unlock()
+		r.lookMu.Unlock()
 	}
-	r.outputSent.Notify()
 }
 
-// room waits until fewer than limit outputs wait. It returns ctx's cause when ctx ends first.
-func (r *relay) room(ctx context.Context, limit int64) error {
-	for r.waiting.Load() >= limit {
-		select {
-		case <-r.outputSent:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
+// mayBeSent notes that an output may have been published. What was read in the streams may not
+// go back far enough for it.
+func (r *relay) mayBeSent(o *output) {
+	r.lookMu.Lock()
+	defer r.lookMu.Unlock()
+	o.maybeSent = true
+	if r.oldest.IsZero() || o.since.Before(r.oldest) {
+		r.oldest = o.since
+		clear(r.targets)
 	}
-	return nil
 }
 
 // stop ends the relay. What was not sent stays in the log.
 func (r *relay) stop() {
 	r.cancel()
-	r.workersMu.Lock()
+	r.mu.Lock()
 	r.stopped = true
-	r.workersMu.Unlock()
+	r.mu.Unlock()
 	r.workers.Wait()
 	r.queue.Close()
 }
@@ -264,8 +234,8 @@ type target struct {
 // reports false in the first half of the stream's duplicate window: there the stream drops a
 // repetition by itself. What it has read in the stream is of use for half of the window too.
 func (r *relay) isPublished(ctx context.Context, o *output) (bool, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	r.lookMu.Lock()
+	defer r.lookMu.Unlock()
 	to, err := r.targetLocked(ctx, o.Topic)
 	if err != nil {
 		return false, fmt.Errorf("look for an output in %s: %w", o.Topic, err)

@@ -84,10 +84,9 @@ func (s *slot) start(ctx context.Context, members []*member) (*runner, error) {
 	r.ctx, r.cancel = context.WithCancelCause(context.Background())
 	r.taking, r.stopTaking = context.WithCancel(r.ctx)
 	source := sourceOf(records[0].Stream, stream.CachedInfo().Created)
-	memory := s.host.open(records[0], s.name)
+	memory := s.host.budget.open()
 	r.partition, err = s.host.claim(ctx, s.name, source, records, memory, func(error) { r.halt() })
 	if err != nil {
-		s.host.noteLost(ctx, "STATE", err)
 		memory.close()
 		r.cancel(nil)
 		return nil, err
@@ -119,7 +118,7 @@ func sourceOf(stream string, created time.Time) string {
 // handleAll handles messages until the queue is closed.
 func (r *runner) handleAll() error {
 	for {
-		if r.partition.relay.room(r.taking, maxWaiting) != nil || r.partition.memory.awaitLimit(r.taking) != nil {
+		if memory := r.partition.memory; memory.await(r.taking, memory.hasRoom) != nil {
 			return nil //nolint:nilerr // the runner halts
 		}
 		t, err := r.queue.Next(r.taking)

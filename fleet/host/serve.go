@@ -56,6 +56,7 @@ func (h *Host) serve(ctx context.Context) error {
 		h.checkRecoveryTime(err)
 		_ = startOver.Sleep(ctx, 1)
 	}
+	h.draining.Store(true)
 	h.endSlots(work)
 	stopSweeps()
 	h.running.Wait()
@@ -99,9 +100,8 @@ func (h *Host) checkRecoveryTime(err error) {
 	}
 }
 
-// session follows the records and the members until one of the watches breaks. When ctx ends it
-// drains this host, and goes on renewing the lease until the last slot has ended: then it returns
-// nil. Before it has read the records and the members it returns at once, and endSlots renews the lease.
+// session follows the records and the members until one of the watches breaks, or ctx ends: then it
+// returns nil.
 func (h *Host) session(ctx, work context.Context) error {
 	attempt, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -130,27 +130,18 @@ func (h *Host) session(ctx, work context.Context) error {
 	// These are new for each session, so that removed records do not stay.
 	known, broken := make(map[string]*Record), make(map[string]error)
 	hostsRead, recordsRead := false, false
-	stopping := ctx.Done() // nil once the stop was seen
 	for {
 		select {
-		case <-stopping: // seen below
+		case <-ctx.Done():
+			return nil
 		case <-beat.C:
 			if h.left {
 				continue
 			}
-			var err error
-			if stopping == nil {
-				err = h.beatOnce(work)
-			} else {
-				err = h.beat(ctx)
-			}
-			if err != nil {
+			if err := h.beat(ctx); err != nil {
 				return err // the watches are of the old store
 			}
 		case <-h.wake:
-			if h.lost.Swap(false) {
-				return errReplaced // the next one makes its streams anew
-			}
 		case <-assignLater:
 			assignLater = nil
 		case entry, ok := <-hosts.Updates():
@@ -178,15 +169,6 @@ func (h *Host) session(ctx, work context.Context) error {
 				h.observe(entry, known, broken)
 			}
 		}
-		if stopping != nil && ctx.Err() != nil {
-			if h.left || !hostsRead || !recordsRead {
-				return nil
-			}
-			stopping = nil
-			beat.Reset(h.cfg.LeaseTTL / 6) // the stop may have cut the last one off
-			h.draining.Store(true)
-			h.wake.Notify()
-		}
 		isUpToDate := hostsRead && recordsRead && len(recs.Updates()) == 0
 		if isUpToDate && assignLater == nil {
 			if wait := time.Until(assignFrom); wait > 0 {
@@ -196,9 +178,6 @@ func (h *Host) session(ctx, work context.Context) error {
 				h.assign(work)
 				h.recovered()
 				h.handOver(work)
-				if h.left && ctx.Err() != nil {
-					return nil
-				}
 				assignFrom = nextAssignment(began, time.Now())
 			}
 		}
@@ -352,8 +331,8 @@ func (h *Host) recovered() {
 	h.recovery, h.fault = recoveryDone, nil
 }
 
-// endSlots ends every slot and waits until all have ended. A stop between two sessions comes to it with
-// slots that handle messages, so it goes on renewing the lease.
+// endSlots ends every slot and waits until all have ended. It renews the lease until then, so that no other
+// host takes a worker whose message is not finished.
 func (h *Host) endSlots(work context.Context) {
 	h.mu.Lock()
 	slots := make([]*slot, 0, len(h.slots))

@@ -53,7 +53,6 @@ type workerStatus struct {
 	fault   error
 	applied uint64 // revision of the record that was tried
 	trouble *trouble
-	own     uint64 // revision of the newest record that the slot has written, to note an outcome
 }
 
 // codeVersion names the code of one worker.
@@ -348,20 +347,14 @@ func (s *slot) note(rec *Record, loaded bool, err error) {
 		s.host.lines.add(rec, true, "load: "+reason)
 	}
 	by := Change{By: s.host.cfg.HostID, Note: reason}
-	wrote := false
-	written, writeErr := s.host.records.update(ctx, rec.ID, by, func(r *Record) (bool, error) {
+	_, writeErr := s.host.records.update(ctx, rec.ID, by, func(r *Record) (bool, error) {
 		same := r.UID == rec.UID && r.Digest == rec.Digest && r.State.wanted()
-		if wrote = same && r.State != want; !wrote {
+		if !same || r.State == want {
 			return false, nil // an operator has stopped or updated it meanwhile; the slot tries again then
 		}
 		r.State, r.Reason = want, reason
 		return true, nil
 	})
-	if wrote && writeErr == nil {
-		s.mu.Lock()
-		s.workerLocked(rec.ID).own = written.revision
-		s.mu.Unlock()
-	}
 	if writeErr != nil && !errors.Is(writeErr, ErrNotFound) {
 		s.host.log.Warn("hosted worker: note its state", "worker", rec.ID, "state", want, "error", writeErr)
 	}

@@ -25,6 +25,7 @@ type states struct {
 	nc     *nats.Conn
 	js     jetstream.JetStream
 	stream jetstream.Stream
+	budget *budget
 	prefix string              // "$host.state."
 	asking *semaphore.Weighted // caps the slots that ask the server for what they need
 	clock  servertime.Clock
@@ -92,15 +93,6 @@ func (s *states) claim(ctx context.Context, slot, host string) (uint64, error) {
 		return 0, fmt.Errorf("claim the fence of %s: %w", slot, err)
 	}
 	return ack.Sequence, nil
-}
-
-// newestToken returns the token that was given out last for a slot, 0 when there is none.
-func (s *states) newestToken(ctx context.Context, slot string) (uint64, error) {
-	m, err := last(ctx, s.stream, s.fenceSubject(slot))
-	if m == nil || err != nil {
-		return 0, err
-	}
-	return m.Sequence, nil
 }
 
 // purge removes the values that a worker stored, and its timers.

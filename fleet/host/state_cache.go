@@ -18,7 +18,6 @@ import (
 type stateCache struct {
 	states *states
 	chain  chain
-	memory *account // counts the values that the server does not have yet; nil in a test of code
 
 	mu     sync.Mutex // guards everything below
 	values map[string]*cachedValue
@@ -36,7 +35,8 @@ type cachedValue struct {
 	stored  bool // the server has it
 }
 
-// maxCache bounds the values that a slot keeps in memory although the server has them.
+// maxCache bounds the values that a slot keeps in memory although the server has them. When there
+// are more, or more than the budget has room for, it forgets them all.
 const maxCache = 4 << 20
 
 func newStateCache(s *states, slot string, fence uint64) *stateCache {
@@ -77,40 +77,19 @@ func (c *stateCache) get(ctx context.Context, subject string) ([]byte, bool, err
 func (c *stateCache) setLocked(subject string, now *cachedValue) {
 	c.dropLocked(subject)
 	c.values[subject] = now
-	size := len(subject) + len(now.data)
-	c.size += size
-	if !now.stored {
-		c.memory.add(int64(size))
-	}
-	most := c.roomLocked()
-	if c.size <= most {
+	if c.size += len(subject) + len(now.data); c.size <= c.states.budget.cacheRoom() {
 		return
 	}
 	for subject, v := range c.values {
 		if v.stored && v != now {
 			c.dropLocked(subject)
 		}
-		if c.size <= most/2 {
-			return
-		}
 	}
-}
-
-// roomLocked bounds the size of the values.
-func (c *stateCache) roomLocked() int {
-	if c.memory == nil || c.size < 64<<10 {
-		return maxCache
-	}
-	return int(c.memory.budget.cacheRoom())
 }
 
 func (c *stateCache) dropLocked(subject string) {
 	if v := c.values[subject]; v != nil {
-		size := len(subject) + len(v.data)
-		c.size -= size
-		if !v.stored {
-			c.memory.add(-int64(size))
-		}
+		c.size -= len(subject) + len(v.data)
 		delete(c.values, subject)
 	}
 }
@@ -220,7 +199,6 @@ func (c *stateCache) flushed(writes []stateWrite) {
 		}
 		if v := c.values[subject]; v != nil && v.gen == gen {
 			v.stored = true
-			c.memory.add(-int64(len(subject) + len(v.data)))
 		}
 	}
 }

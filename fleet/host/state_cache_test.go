@@ -27,7 +27,7 @@ func TestValuesAreReadOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := newStateCache(&states{nc: b.Conn(), js: js, stream: stream, prefix: "s."}, "slot", 0)
+	c := newStateCache(&states{nc: b.Conn(), js: js, stream: stream, budget: &budget{memory: 8 * maxCache}, prefix: "s."}, "slot", 0)
 	want := func(subject, value string) {
 		t.Helper()
 		got, is, err := c.get(t.Context(), subject)

@@ -341,17 +341,12 @@ func (ts *timers) subject(t *pendingTimer) string {
 	return ts.states.subject(&w)
 }
 
-// hasLocked reports whether a timer was neither cancelled nor set again.
-func (ts *timers) hasLocked(t *pendingTimer) bool {
-	now := ts.all[ts.subject(t)]
-	return now != nil && now.ID == t.ID
-}
-
-// has reports whether a timer still is the one that was taken.
+// has reports whether a timer that was taken was neither cancelled nor set again.
 func (ts *timers) has(t *pendingTimer) bool {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
-	return ts.hasLocked(t)
+	now := ts.all[ts.subject(t)]
+	return now != nil && now.ID == t.ID
 }
 
 // nextID names a setting.

@@ -72,9 +72,7 @@ func (h *Host) Test(ctx context.Context, id string, req TestRequest) (*Trial, er
 	if !engine.ValidTopic(m.Topic) {
 		return nil, fmt.Errorf("test: topic %.200q: %w: want the subject of a message", m.Topic, ErrInvalid)
 	}
-	memory := h.open(rec, "test")
-	defer memory.close()
-	leave, err := memory.enter(ctx, waiter{place: true, slow: true, memory: h.cfg.memoryOf(h.limits(rec), len(req.Data), req.HTTP)})
+	leave, err := h.budget.tenant(rec.Tenant, h.bounds(rec.Tenant)).enter(ctx, true)
 	if err != nil {
 		return nil, fmt.Errorf("test worker %s: too many handlers run: %w", id, err)
 	}

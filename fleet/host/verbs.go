@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -163,7 +164,7 @@ func (h *Host) source(ctx context.Context, code []byte, url, digest string) ([]b
 // try loads code to check it, and closes the program. It returns the error of the
 // load.
 func (h *Host) try(ctx context.Context, rec *Record, code []byte) error {
-	leave, err := h.enterLoad(ctx, rec, len(code))
+	leave, err := h.budget.load(ctx, len(code))
 	if err != nil {
 		return err
 	}
@@ -185,7 +186,7 @@ func (h *Host) load(ctx context.Context, rec *Record, later bool, lines *printer
 	if i, err := rec.version(rec.Digest); err == nil {
 		size = rec.History[i].Size
 	}
-	leave, err := h.enterLoad(ctx, rec, size)
+	leave, err := h.budget.load(ctx, size)
 	if err != nil {
 		return nil, err
 	}
@@ -196,23 +197,6 @@ func (h *Host) load(ctx context.Context, rec *Record, later bool, lines *printer
 	}
 	return h.loadCode(ctx, rec, code, later, lines.print)
 }
-
-// enterLoad waits for the memory that a load of code takes: the code is copied a few times on its
-// way from the server to a child.
-func (h *Host) enterLoad(ctx context.Context, rec *Record, size int) (leave func(), err error) {
-	memory := h.open(rec, "load")
-	giveBack, err := memory.enter(ctx, waiter{memory: copiesOfCode * int64(size)})
-	if err != nil {
-		memory.close()
-		return nil, fmt.Errorf("no memory for the code: %w", err)
-	}
-	return func() {
-		giveBack()
-		memory.close()
-	}, nil
-}
-
-const copiesOfCode = 4
 
 // readCode returns a version of a worker's code.
 func (h *Host) readCode(ctx context.Context, rec *Record, digest string) ([]byte, error) {
@@ -362,8 +346,12 @@ func (h *Host) deploy(ctx context.Context, rec *Record, v *Version, o options, s
 		}
 		return err
 	}
-	if changed.Dropped > rec.Dropped {
-		if err := h.code.prune(ctx, changed); err != nil {
+	for _, old := range rec.History {
+		isThere := func(v Version) bool { return v.Digest == old.Digest }
+		if old.Digest == changed.Digest || slices.ContainsFunc(changed.History, isThere) {
+			continue
+		}
+		if err := h.code.dropVersion(ctx, rec, old.Digest); err != nil {
 			h.log.Warn("hosted worker: remove code that is too old for a rollback", "worker", rec.ID, "error", err)
 		}
 	}

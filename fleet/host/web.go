@@ -124,38 +124,36 @@ var (
 // withoutHTTP sends nothing in a test.
 var withoutHTTP = web{refused: errTestHTTP}
 
-// webOf returns what sends a worker's requests. The error wraps [ErrNotGranted].
-func (h *Host) webOf(r *Record, values map[string]string) (*web, error) {
+// newWeb returns what sends a worker's requests, to no URL yet.
+func (h *Host) newWeb(r *Record) *web {
 	if len(r.HTTP.Allow) == 0 {
-		return &web{refused: errNoHTTP}, nil
+		return &web{refused: errNoHTTP}
 	}
-	secrets := make(map[string]outbound.Secret, len(values))
-	w := &web{scope: outbound.Scope{Secrets: secrets}, most: h.cfg.HTTP.WithDefaults().MaxRequests}
-	var errs []error
-	for _, text := range r.HTTP.Allow {
-		p, err := outbound.Parse(text)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("http.allow: %w", err))
-			continue
-		}
-		_, err = h.mayAsk(r, text)
-		errs = append(errs, err)
-		w.scope.Allow = append(w.scope.Allow, p)
+	client := h.clients[r.Tenant]
+	if client == nil {
+		client = h.clients[anyTenant]
 	}
-	for _, name := range slices.Sorted(maps.Keys(values)) {
-		to, _, err := h.secretGoes(r, name)
-		if err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		p, err := outbound.Parse(to.URL)
-		errs = append(errs, err)
-		secrets[name] = outbound.Secret{Value: values[name], Header: to.Header, URLs: []outbound.Pattern{p}}
+	scope := outbound.Scope{Secrets: make(map[string]outbound.Secret)}
+	return &web{client: client, scope: scope, most: h.cfg.HTTP.WithDefaults().MaxRequests}
+}
+
+// allow allows the URLs of a pattern.
+func (w *web) allow(pattern string) error {
+	p, err := outbound.Parse(pattern)
+	if err != nil {
+		return fmt.Errorf("http.allow: %w", err)
 	}
-	if w.client = h.clients[r.Tenant]; w.client == nil {
-		w.client = h.clients[anyTenant]
+	w.scope.Allow = append(w.scope.Allow, p)
+	return nil
+}
+
+// addSecret lets requests have a secret in a header.
+func (w *web) addSecret(name, v string, to HTTPSecret) error {
+	p, err := outbound.Parse(to.URL)
+	if err == nil && w.refused == nil {
+		w.scope.Secrets[name] = outbound.Secret{Value: v, Header: to.Header, URLs: []outbound.Pattern{p}}
 	}
-	return w, errors.Join(errs...)
+	return err
 }
 
 // mayAsk returns which grant lets a worker's tenant ask for the URLs of a pattern. The error wraps

@@ -60,7 +60,7 @@ func TestNothingIsServedWithoutCredentials(t *testing.T) {
 	_, auth := tokenFile(t)
 	base, _ := serve(t, operator.Config{Workflows: newMemory(1), Auth: auth})
 	for _, path := range []string{
-		"/definitions", "/workflows/drone-survey", "/openapi.json", "/watch/workflows/drone-survey", "/nothing", "/ui/live",
+		"/definitions", "/workflows/drone-survey", "/openapi.json", "/watch/workflows/drone-survey", "/nothing",
 		"/grpc.health.v1.Health/Check", "/lifecycle.operator.v1.WorkflowService/ListDefinitions",
 	} {
 		for what, header := range map[string][]string{

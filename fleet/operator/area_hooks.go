@@ -23,23 +23,23 @@ import (
 // workflow's hook have the id "TYPE/HOOK", which no worker can have: they are found when the
 // [Workflows] are Letters too, as those of [FromManager] are.
 type Letters interface {
-	// DeadLetters returns at most limit dead letters after the one with the id after, oldest
+	// DeadLetters returns at most limit dead letters whose numbers are above after, oldest
 	// first. With a group, the name of one of LetterGroups, it returns only that group's.
-	DeadLetters(ctx context.Context, id, group, after string, limit int) ([]*operatorv1.DeadLetter, error)
+	DeadLetters(ctx context.Context, id, group string, after uint64, limit int) ([]*operatorv1.DeadLetter, error)
 	// LetterGroups returns the dead letters by reason, the largest group first.
-	LetterGroups(ctx context.Context, id string) ([]LetterGroup, error)
+	LetterGroups(ctx context.Context, id string) ([]host.LetterGroup, error)
 	// DeadLetter returns one dead letter with its headers and its whole message;
 	// ReasonNotFound when there is none.
-	DeadLetter(ctx context.Context, id, letter string) (*operatorv1.DeadLetter, error)
-	// Redrive gives dead letters to the worker or the hook again, all of them when ids is
+	DeadLetter(ctx context.Context, id string, letter uint64) (*operatorv1.DeadLetter, error)
+	// Redrive gives dead letters to the worker or the hook again, all of them when letters is
 	// empty, and returns how many, also with an error.
-	Redrive(ctx context.Context, id string, ids []string, who string) (int64, error)
+	Redrive(ctx context.Context, id string, letters []uint64) (int, error)
 	// RedriveEdited gives one dead letter to the worker with other data, and returns its
 	// own data; ReasonRedriven when another call was first. A hook's have no data.
-	RedriveEdited(ctx context.Context, id, letter string, data []byte, who string) (before []byte, err error)
-	// Discard removes dead letters, all of them when ids is empty, and returns how many,
+	RedriveEdited(ctx context.Context, id string, letter uint64, data []byte) (before []byte, err error)
+	// Discard removes dead letters, all of them when letters is empty, and returns how many,
 	// also with an error. With dryRun it only counts them.
-	Discard(ctx context.Context, id string, ids []string, dryRun bool, who string) (int64, error)
+	Discard(ctx context.Context, id string, letters []uint64, dryRun bool) (int, error)
 }
 
 // hookOf reads the id of a hook, "TYPE/HOOK". ok is false for the id of a worker.
@@ -106,101 +106,79 @@ func reactionLetter(id string, d workflow.DeadLetter) *operatorv1.DeadLetter {
 	}
 }
 
-func (a *manager) DeadLetters(ctx context.Context, id, group, after string, limit int) ([]*operatorv1.DeadLetter, error) {
-	last, err := sequence(after)
-	if err != nil {
-		return nil, err
-	}
+func (a *manager) DeadLetters(
+	ctx context.Context, id, group string, after uint64, limit int,
+) (list []*operatorv1.DeadLetter, err error) {
 	all, err := a.hookLetters(ctx, id)
-	if err != nil {
-		return nil, err
-	}
-	var list []*operatorv1.DeadLetter
 	for _, d := range all {
 		isChosen := group == "" || host.GroupOf(d.Error) == group
-		if isChosen && d.Revision > last && len(list) < limit {
+		if isChosen && d.Revision > after && len(list) < limit {
 			list = append(list, reactionLetter(id, d))
 		}
 	}
-	return list, nil
+	return list, err
 }
 
-func (a *manager) LetterGroups(ctx context.Context, id string) ([]LetterGroup, error) {
+func (a *manager) LetterGroups(ctx context.Context, id string) (groups []host.LetterGroup, err error) {
 	all, err := a.hookLetters(ctx, id)
-	if err != nil {
-		return nil, err
-	}
-	var groups []LetterGroup
 	for _, d := range all {
-		letter, name := reactionLetter(id, d), host.GroupOf(d.Error)
-		i := slices.IndexFunc(groups, func(g LetterGroup) bool { return g.GetName() == name })
+		name := host.GroupOf(d.Error)
+		i := slices.IndexFunc(groups, func(g host.LetterGroup) bool { return g.Name == name })
 		if i < 0 {
 			i = len(groups)
-			groups = append(groups, LetterGroup{&operatorv1.DeadLetterGroup{
-				Name:    name,
-				FirstAt: letter.GetAt(),
-				FirstId: letter.GetId(),
-			}, nil})
+			groups = append(groups, host.LetterGroup{Name: name, First: d.At})
 		}
 		g := &groups[i]
-		g.Reason, g.LastAt, g.IDs = letter.GetReason(), letter.GetAt(), append(g.IDs, letter.GetId())
-		g.Count = int64(len(g.IDs))
+		g.Reason, g.Last, g.Seqs = d.Error, d.At, append(g.Seqs, d.Revision)
 	}
-	slices.SortStableFunc(groups, func(x, y LetterGroup) int { return cmp.Compare(y.Count, x.Count) })
-	return groups, nil
+	slices.SortStableFunc(groups, func(x, y host.LetterGroup) int { return cmp.Compare(len(y.Seqs), len(x.Seqs)) })
+	return groups, err
 }
 
-func (a *manager) DeadLetter(ctx context.Context, id, letter string) (*operatorv1.DeadLetter, error) {
-	seqs, err := sequences("id", letter)
+func (a *manager) DeadLetter(ctx context.Context, id string, letter uint64) (*operatorv1.DeadLetter, error) {
+	all, err := a.hookLetters(ctx, id)
 	if err != nil {
 		return nil, err
 	}
-	all, err := a.hookLetters(ctx, id)
 	for _, d := range all {
-		if d.Revision == seqs[0] {
+		if d.Revision == letter {
 			m := reactionLetter(id, d)
 			m.Message, m.DataDigest = text.Valid(d.ID), digestOf(nil)
 			return m, nil
 		}
 	}
-	if err != nil {
-		return nil, err
-	}
-	return nil, Errorf(connect.CodeNotFound, ReasonNotFound, "id", "%s has no dead letter %s", clip(id, maxName), clip(letter, 32))
+	return nil, Errorf(connect.CodeNotFound, ReasonNotFound, "id", "%s has no dead letter %d", clip(id, maxName), letter)
 }
 
 // Redrive calls the hook in this process. A reaction that fails again stays a dead letter.
-func (a *manager) Redrive(ctx context.Context, id string, ids []string, _ string) (int64, error) {
-	return a.eachLetter(ctx, id, ids, a.m.Redrive)
+func (a *manager) Redrive(ctx context.Context, id string, letters []uint64) (int, error) {
+	return a.eachLetter(ctx, id, letters, a.m.Redrive)
 }
 
-func (a *manager) RedriveEdited(context.Context, string, string, []byte, string) ([]byte, error) {
+func (a *manager) RedriveEdited(context.Context, string, uint64, []byte) ([]byte, error) {
 	return nil, invalid("worker_id", "a reaction of a hook has no message that can be edited: change the entity, or redrive it as it is")
 }
 
-func (a *manager) Discard(ctx context.Context, id string, ids []string, dryRun bool, _ string) (int64, error) {
+func (a *manager) Discard(ctx context.Context, id string, letters []uint64, dryRun bool) (int, error) {
 	if dryRun {
-		return a.eachLetter(ctx, id, ids, func(context.Context, string, string, uint64) error { return nil })
+		return a.eachLetter(ctx, id, letters, func(context.Context, string, string, uint64) error { return nil })
 	}
-	return a.eachLetter(ctx, id, ids, a.m.Discard)
+	return a.eachLetter(ctx, id, letters, a.m.Discard)
 }
 
-// eachLetter calls do for the dead letters of a hook with these ids, or all of them for none, and
-// returns how many it was done with.
+// eachLetter calls do for these dead letters of a hook, or all of them for none, and returns how
+// many it was done with.
 func (a *manager) eachLetter(
-	ctx context.Context, id string, ids []string, do func(ctx context.Context, typ, hook string, revision uint64) error,
-) (n int64, err error) {
-	seqs, err := sequences("ids", ids...)
-	if err != nil {
-		return 0, err
-	}
+	ctx context.Context, id string, letters []uint64,
+	do func(ctx context.Context, typ, hook string, revision uint64) error,
+) (n int, err error) {
 	all, err := a.hookLetters(ctx, id)
 	if err != nil {
 		return 0, err
 	}
 	typ, hook, _ := hookOf(id)
 	for _, d := range all {
-		if len(seqs) > 0 && !slices.Contains(seqs, d.Revision) {
+		if len(letters) > 0 && !slices.Contains(letters, d.Revision) {
 			continue
 		}
 		switch err := do(ctx, typ, hook, d.Revision); {

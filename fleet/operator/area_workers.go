@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -333,22 +332,9 @@ func failure(err error) *operatorv1.RecoverWorkersResponse_Failure {
 	return f
 }
 
-func (a hosts) Code(ctx context.Context, id, from, to string) (*CodePair, error) {
+func (a hosts) Code(ctx context.Context, id, from, to string) (*host.Comparison, error) {
 	c, err := a.h.Compare(ctx, id, sha(from), sha(to))
-	if err != nil {
-		return nil, workerErr(err)
-	}
-	pair := &CodePair{
-		From:   "sha256:" + c.From.Digest,
-		To:     "sha256:" + c.To.Digest,
-		Before: c.Before,
-		After:  c.After,
-		Known:  c.Known,
-	}
-	for _, d := range c.Settings {
-		pair.Changes = append(pair.Changes, &operatorv1.DiffWorkerCodeResponse_Change{Field: d.Field, From: d.From, To: d.To})
-	}
-	return pair, nil
+	return c, workerErr(err)
 }
 
 func (a hosts) Activity(ctx context.Context, id string) (*operatorv1.WorkerActivity, error) {
@@ -659,15 +645,13 @@ func letterOf(d *host.DeadLetter, data []byte) *operatorv1.DeadLetter {
 // must not keep their whole messages in memory.
 func beginOf(data []byte) []byte { return bytes.Clone(data[:min(len(data), maxData)]) }
 
-func (a hosts) DeadLetters(ctx context.Context, id, group, after string, limit int) (list []*operatorv1.DeadLetter, err error) {
-	last, err := sequence(after)
-	if err != nil || limit <= 0 {
-		return nil, err
-	}
+func (a hosts) DeadLetters(
+	ctx context.Context, id, group string, after uint64, limit int,
+) (list []*operatorv1.DeadLetter, err error) {
 	if group != "" {
-		return a.lettersOfGroup(ctx, id, group, last, limit)
+		return a.lettersOfGroup(ctx, id, group, after, limit)
 	}
-	err = a.h.EachDeadLetter(ctx, id, last+1, func(d *host.DeadLetter) (bool, error) {
+	err = a.h.EachDeadLetter(ctx, id, after+1, func(d *host.DeadLetter) (bool, error) {
 		list = append(list, letterOf(d, beginOf(d.Data)))
 		return len(list) < limit, nil
 	})
@@ -697,35 +681,13 @@ func (a hosts) lettersOfGroup(ctx context.Context, id, group string, last uint64
 	return list, nil
 }
 
-func (a hosts) LetterGroups(ctx context.Context, id string) ([]LetterGroup, error) {
+func (a hosts) LetterGroups(ctx context.Context, id string) ([]host.LetterGroup, error) {
 	groups, err := a.h.LetterGroups(ctx, id)
-	if err != nil {
-		return nil, workerErr(err)
-	}
-	list := make([]LetterGroup, len(groups))
-	for i, g := range groups {
-		ids := make([]string, len(g.Seqs))
-		for j, seq := range g.Seqs {
-			ids[j] = strconv.FormatUint(seq, 10)
-		}
-		list[i] = LetterGroup{&operatorv1.DeadLetterGroup{
-			Name:    g.Name,
-			Count:   int64(len(ids)),
-			Reason:  text.Valid(g.Reason),
-			FirstAt: timestamppb.New(g.First),
-			LastAt:  timestamppb.New(g.Last),
-			FirstId: ids[0],
-		}, ids}
-	}
-	return list, nil
+	return groups, workerErr(err)
 }
 
-func (a hosts) DeadLetter(ctx context.Context, id, letter string) (*operatorv1.DeadLetter, error) {
-	seqs, err := sequences("id", letter)
-	if err != nil {
-		return nil, err
-	}
-	d, err := a.h.DeadLetter(ctx, id, seqs[0])
+func (a hosts) DeadLetter(ctx context.Context, id string, letter uint64) (*operatorv1.DeadLetter, error) {
+	d, err := a.h.DeadLetter(ctx, id, letter)
 	if err != nil {
 		return nil, workerErr(err)
 	}
@@ -734,48 +696,20 @@ func (a hosts) DeadLetter(ctx context.Context, id, letter string) (*operatorv1.D
 	return m, nil
 }
 
-// sequences reads the ids of dead letters.
-func sequences(field string, ids ...string) ([]uint64, error) {
-	seqs := make([]uint64, len(ids))
-	for i, id := range ids {
-		n, err := strconv.ParseUint(id, 10, 64)
-		if err != nil {
-			if len(ids) > 1 {
-				field = fmt.Sprintf("%s[%d]", field, i)
-			}
-			return nil, invalid(field, "%q is not the id of a dead letter", clip(id, 32))
-		}
-		seqs[i] = n
-	}
-	return seqs, nil
+func (a hosts) Redrive(ctx context.Context, id string, letters []uint64) (int, error) {
+	n, err := a.h.Redrive(ctx, id, letters...)
+	return n, workerErr(err)
 }
 
-func (a hosts) Redrive(ctx context.Context, id string, ids []string, _ string) (int64, error) {
-	seqs, err := sequences("ids", ids...)
-	if err != nil {
-		return 0, err
-	}
-	n, err := a.h.Redrive(ctx, id, seqs...)
-	return int64(n), workerErr(err)
-}
-
-func (a hosts) RedriveEdited(ctx context.Context, id, letter string, data []byte, _ string) ([]byte, error) {
-	seqs, err := sequences("id", letter)
-	if err != nil {
-		return nil, err
-	}
-	d, err := a.h.RedriveEdited(ctx, id, seqs[0], data)
+func (a hosts) RedriveEdited(ctx context.Context, id string, letter uint64, data []byte) ([]byte, error) {
+	d, err := a.h.RedriveEdited(ctx, id, letter, data)
 	if err != nil {
 		return nil, workerErr(err)
 	}
 	return d.Data, nil
 }
 
-func (a hosts) Discard(ctx context.Context, id string, ids []string, dryRun bool, _ string) (int64, error) {
-	seqs, err := sequences("ids", ids...)
-	if err != nil {
-		return 0, err
-	}
-	n, err := a.h.Discard(ctx, id, dryRun, seqs...)
-	return int64(n), workerErr(err)
+func (a hosts) Discard(ctx context.Context, id string, letters []uint64, dryRun bool) (int, error) {
+	n, err := a.h.Discard(ctx, id, dryRun, letters...)
+	return n, workerErr(err)
 }

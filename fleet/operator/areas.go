@@ -5,6 +5,7 @@ import (
 	"reflect"
 	"time"
 
+	"github.com/pleme-io/lifecycle-go/fleet/host"
 	"github.com/pleme-io/lifecycle-go/fleet/internal/stream"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 	"github.com/pleme-io/lifecycle-go/fleet/presence"
@@ -86,7 +87,7 @@ type Workers interface {
 	Letters
 	// Code returns the code of two versions and how their settings differ. An empty
 	// digest is the newest version, or the one before it; ReasonNotFound when there is none.
-	Code(ctx context.Context, id, from, to string) (*CodePair, error)
+	Code(ctx context.Context, id, from, to string) (*host.Comparison, error)
 	// Activity returns what the worker did in the last minutes, an empty answer when no
 	// host runs it.
 	Activity(ctx context.Context, id string) (*operatorv1.WorkerActivity, error)
@@ -111,20 +112,6 @@ type Workers interface {
 	CancelTimer(ctx context.Context, id, key, name, who string) error
 	// Test runs the code of a worker with a message, and publishes and stores nothing.
 	Test(ctx context.Context, req *operatorv1.TestWorkerRequest) (*operatorv1.TestWorkerResponse, error)
-}
-
-// LetterGroup is a group of dead letters, with the ids of all of them, oldest first.
-type LetterGroup struct {
-	*operatorv1.DeadLetterGroup
-	IDs []string
-}
-
-// CodePair is the code of two versions of a worker.
-type CodePair struct {
-	From, To      string // the digests, with "sha256:"
-	Before, After []byte
-	Changes       []*operatorv1.DiffWorkerCodeResponse_Change
-	Known         bool // Changes is valid
 }
 
 // Processes is where a [Server] finds the processes of the fleet. [FromPresence]

@@ -1,11 +1,11 @@
 package operator
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -65,15 +65,9 @@ type AuditLogConfig struct {
 // OpenAuditLog returns an AuditLog in a JetStream stream, which it creates when it is
 // missing.
 func OpenAuditLog(ctx context.Context, js jetstream.JetStream, c AuditLogConfig) (AuditLog, error) {
-	if c.Stream == "" {
-		c.Stream = "FLEET_AUDIT"
-	}
-	if c.MaxAge == 0 {
-		c.MaxAge = 90 * 24 * time.Hour
-	}
-	if c.MaxBytes == 0 {
-		c.MaxBytes = 1 << 30
-	}
+	c.Stream = cmp.Or(c.Stream, "FLEET_AUDIT")
+	c.MaxAge = cmp.Or(c.MaxAge, 90*24*time.Hour)
+	c.MaxBytes = cmp.Or(c.MaxBytes, 1<<30)
 	if c.MaxAge < time.Minute || c.MaxBytes < 0 {
 		return nil, fmt.Errorf("operator: audit log: MaxAge is %v and MaxBytes %d: want a minute or more, and more than 0",
 			c.MaxAge, c.MaxBytes)
@@ -129,18 +123,6 @@ func (a *auditStream) List(ctx context.Context, q AuditQuery) (list []*operatorv
 	return list, next, err
 }
 
-// sequence reads the key of a page whose keys are numbers; "" is the first page.
-func sequence(text string) (uint64, error) {
-	if text == "" {
-		return 0, nil
-	}
-	n, err := strconv.ParseUint(text, 10, 64)
-	if err != nil {
-		return 0, invalid("page_token", "is not a next_page_token of this server")
-	}
-	return n, nil
-}
-
 // audit logs every attempt to write, and passes it to the AuditLog.
 type audit struct {
 	log   *slog.Logger
@@ -171,61 +153,37 @@ func (a *audit) record(ctx context.Context, e *operatorv1.AuditEntry) {
 	}
 }
 
-// auditSize is how many entries an auditMemory keeps. auditRefused is how many of them may be
-// refused attempts: a viewer may make any number of these, and must not push out other entries.
-const (
-	auditSize    = 1000
-	auditRefused = auditSize / 2
-)
+// auditSize is how many entries an auditMemory keeps.
+const auditSize = 1000
 
-// auditMemory is the AuditLog of a server that has no other: the latest 1000 entries, of
-// which refused attempts take at most half when there are others.
+// auditMemory is the AuditLog of a server that has no other: the latest 1000 entries.
 type auditMemory struct {
-	mu      sync.Mutex // guards the fields below
-	list    []audited  // oldest first
-	refused int        // of list
-	last    uint64     // the sequence of the newest entry
+	mu   sync.Mutex               // guards the fields below
+	list []*operatorv1.AuditEntry // oldest first
+	gone int                      // how many older ones there were
 }
-
-type audited struct {
-	seq   uint64
-	entry *operatorv1.AuditEntry
-}
-
-func (x audited) refused() bool { return x.entry.GetOutcome() != "ok" }
 
 func (a *auditMemory) Append(_ context.Context, e *operatorv1.AuditEntry) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.last++
-	x := audited{a.last, e}
-	if x.refused() {
-		a.refused++
+	if a.list = append(a.list, e); len(a.list) > auditSize {
+		a.list = slices.Delete(a.list, 0, 1)
+		a.gone++
 	}
-	if a.list = append(a.list, x); len(a.list) <= auditSize {
-		return nil
-	}
-	gone := 0
-	if a.refused > auditRefused {
-		gone = slices.IndexFunc(a.list, audited.refused)
-	}
-	if a.list[gone].refused() {
-		a.refused--
-	}
-	a.list = slices.Delete(a.list, gone, gone+1)
 	return nil
 }
 
 func (a *auditMemory) List(_ context.Context, q AuditQuery) (list []*operatorv1.AuditEntry, next uint64, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for _, x := range slices.Backward(a.list) {
+	for i, e := range slices.Backward(a.list) {
+		seq := uint64(a.gone + i + 1)
 		switch {
-		case q.Before != 0 && x.seq >= q.Before, !q.matches(x.entry):
+		case q.Before != 0 && seq >= q.Before, !q.matches(e):
 		case len(list) == q.Limit:
-			return list, x.seq + 1, nil
+			return list, seq + 1, nil
 		default:
-			list = append(list, proto.CloneOf(x.entry))
+			list = append(list, proto.CloneOf(e))
 		}
 	}
 	return list, 0, nil

@@ -1,7 +1,7 @@
 package operator
 
 import (
-	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -127,20 +127,14 @@ type fileCache[T any] struct {
 
 	mu     sync.Mutex // guards the fields below
 	read   time.Time
-	text   []byte // what was read last
 	value  T
 	broken error
 }
 
 // newFileCache returns a fileCache of a file that can be read now.
 func newFileCache[T any](path, what string, log *slog.Logger, parse func([]byte) (T, error)) (*fileCache[T], error) {
-	if log == nil {
-		log = slog.Default()
-	}
-	f := &fileCache[T]{path: path, what: what, log: log, now: time.Now, parse: parse}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.readLocked()
+	f := &fileCache[T]{path: path, what: what, log: cmp.Or(log, slog.Default()), now: time.Now, parse: parse}
+	f.readLocked() // nothing else has it yet
 	return f, f.broken
 }
 
@@ -152,31 +146,25 @@ func (f *fileCache[T]) get() (T, error) {
 		return f.value, f.broken
 	}
 	was := f.broken
-	switch changed := f.readLocked(); {
-	case changed && f.broken == nil:
+	f.readLocked()
+	switch {
+	case f.broken == nil && was != nil:
 		f.log.Info("operator: "+f.what+" was read", "file", f.path)
-	case changed && (was == nil || was.Error() != f.broken.Error()):
+	case f.broken != nil && (was == nil || was.Error() != f.broken.Error()):
 		f.log.Error("operator: "+f.what+" cannot be used: everything that depends on it is refused", "error", f.broken)
 	}
 	return f.value, f.broken
 }
 
-func (f *fileCache[T]) readLocked() (changed bool) {
+func (f *fileCache[T]) readLocked() {
 	f.read = f.now()
+	var none T
+	f.value = none
 	text, err := os.ReadFile(f.path)
-	if err == nil && f.broken == nil && f.text != nil && bytes.Equal(text, f.text) {
-		return false
-	}
-	var value T
 	if err == nil {
-		if value, err = f.parse(text); err != nil {
+		if f.value, err = f.parse(text); err != nil {
 			err = fmt.Errorf("%s: %w", f.path, err)
 		}
 	}
-	f.text, f.value, f.broken = text, value, err
-	if err != nil {
-		var none T
-		f.value = none
-	}
-	return true
+	f.broken = err
 }

@@ -2,6 +2,7 @@ package operator
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
@@ -38,7 +39,7 @@ type KubernetesConfig struct {
 	Dir string
 
 	// Cache is how long a positive review is cached. The server may accept a
-	// revoked token for that time. Defaults to 10 s. A refusal is cached for 1 s.
+	// revoked token for that time. Defaults to 10 s.
 	Cache time.Duration
 }
 
@@ -56,9 +57,7 @@ func Kubernetes(cfg KubernetesConfig) (Authenticator, error) {
 		}
 		cfg.URL = "https://" + net.JoinHostPort(host, port)
 	}
-	if cfg.Dir == "" {
-		cfg.Dir = "/var/run/secrets/kubernetes.io/serviceaccount"
-	}
+	cfg.Dir = cmp.Or(cfg.Dir, "/var/run/secrets/kubernetes.io/serviceaccount")
 	if cfg.Cache <= 0 {
 		cfg.Cache = 10 * time.Second
 	}
@@ -73,77 +72,66 @@ func Kubernetes(cfg KubernetesConfig) (Authenticator, error) {
 	return &kubernetes{
 		cfg:    cfg,
 		client: &http.Client{Timeout: 5 * time.Second, Transport: transport},
-		asking: newQuota(maxAsking, maxAsking/2),
+		asking: make(chan struct{}, maxAsking),
 		cache:  map[[sha256.Size]byte]reviewed{},
 	}, nil
 }
 
-// Bounds of reviews.
-const (
-	maxAsking  = 8    // at one time, of which tokens from one address have half
-	maxReviews = 4096 // in the cache
-)
+// maxAsking is how many reviews there are at one time.
+const maxAsking = 8
 
 type kubernetes struct {
 	cfg    KubernetesConfig
 	client *http.Client
-	asking *quota // reviews at one time, by address
+	asking chan struct{} // of size maxAsking: has the running reviews
 
-	mu    sync.Mutex // guards the fields below
+	mu    sync.Mutex // guards cache
 	cache map[[sha256.Size]byte]reviewed
 }
 
+// reviewed is a token that is known.
 type reviewed struct {
 	who   Principal
-	err   error
 	until time.Time // then it is reviewed again
 }
 
-// Authenticate asks the API server about a token that is not in the cache, a few at one time. Guesses
-// from one address have half of the places: behind them, callers of other addresses do not wait.
+// Authenticate asks the API server about a token that is not in the cache, a few at one time.
 func (k *kubernetes) Authenticate(r *http.Request) (Principal, error) {
 	token, err := bearer(r)
 	if err != nil {
 		return Principal{}, err
 	}
-	key, remote := sha256.Sum256([]byte(token)), hostname(r.RemoteAddr)
-	if known, ok := k.known(key); ok {
-		return known.who, known.err
+	key := sha256.Sum256([]byte(token))
+	if who, ok := k.known(key); ok {
+		return who, nil
 	}
-	if err := k.asking.wait(r.Context(), remote, 1); err != nil {
-		return Principal{}, err
+	select {
+	case k.asking <- struct{}{}:
+		defer func() { <-k.asking }()
+	case <-r.Context().Done():
+		return Principal{}, r.Context().Err()
 	}
-	defer k.asking.give(remote, 1)
-	if known, ok := k.known(key); ok { // another request with the token was reviewed meanwhile
-		return known.who, known.err
+	if who, ok := k.known(key); ok { // another request with the token was reviewed meanwhile
+		return who, nil
 	}
 	who, err := k.review(r.Context(), token)
-	if err != nil && !errors.Is(err, ErrBadCredentials) {
-		return Principal{}, fmt.Errorf("token review: %w", err) // the outcome is unknown, so it is not cached
-	}
-	age := k.cfg.Cache
 	if err != nil {
-		age = min(time.Second, age)
+		return Principal{}, fmt.Errorf("token review: %w", err)
 	}
 	now := time.Now()
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if len(k.cache) >= maxReviews {
-		maps.DeleteFunc(k.cache, func(_ [sha256.Size]byte, x reviewed) bool { return x.err != nil || now.After(x.until) })
-	}
-	if len(k.cache) >= maxReviews {
-		clear(k.cache)
-	}
-	k.cache[key] = reviewed{who, err, now.Add(age)}
-	return who, err
+	maps.DeleteFunc(k.cache, func(_ [sha256.Size]byte, x reviewed) bool { return now.After(x.until) })
+	k.cache[key] = reviewed{who, now.Add(k.cfg.Cache)}
+	return who, nil
 }
 
-// known returns what is known of a token.
-func (k *kubernetes) known(key [sha256.Size]byte) (known reviewed, ok bool) {
+// known returns the caller of a token that is in the cache.
+func (k *kubernetes) known(key [sha256.Size]byte) (Principal, bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	known, ok = k.cache[key]
-	return known, ok && time.Now().Before(known.until)
+	x, ok := k.cache[key]
+	return x.who, ok && time.Now().Before(x.until)
 }
 
 // tokenReview has the needed fields of a TokenReview.

@@ -3,10 +3,6 @@ package operator
 import (
 	"cmp"
 	"context"
-	"crypto"
-	"crypto/ecdsa"
-	"crypto/ed25519"
-	"crypto/rsa"
 	"crypto/tls"
 	"encoding/base64"
 	"encoding/json"
@@ -16,14 +12,13 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
 	"unicode"
 
 	"github.com/coreos/go-oidc/v3/oidc"
-	"github.com/go-jose/go-jose/v4"
 	"golang.org/x/oauth2"
-	"golang.org/x/time/rate"
+	"golang.org/x/sync/singleflight"
 
 	"github.com/pleme-io/lifecycle-go/fleet/operator/client"
 	"github.com/pleme-io/lifecycle-go/internal/token"
@@ -85,13 +80,9 @@ type OIDCConfig struct {
 	CAFile string
 }
 
-// Limits of what a provider may answer with, and how long it may take.
 const (
-	providerBody  = 1 << 20
-	providerTime  = 10 * time.Second
-	providerRetry = time.Second // pause after a discovery that failed
-	clockLeeway   = time.Minute // how far the provider's clock may be behind or before
-	maxGroups     = 1000
+	providerTime = 10 * time.Second // for one answer of a provider
+	clockLeeway  = time.Minute      // how far the provider's clock may be behind or before
 )
 
 // OIDC authenticates people with an OpenID Connect provider: by signing in at the
@@ -100,9 +91,8 @@ const (
 //
 // The first request that needs the provider asks it, so a server also starts while its
 // provider is away. Until the provider is back its callers get UNAVAILABLE; callers of other
-// authenticators are served. The server reads the keys of the provider again every ten
-// minutes, and when they do not verify a token. While the provider is away it uses them for
-// an hour.
+// authenticators are served. The server reads the keys of the provider again when those that it
+// has do not verify a token.
 func OIDC(cfg OIDCConfig) (Authenticator, error) {
 	fail := func(format string, args ...any) (Authenticator, error) {
 		return nil, fmt.Errorf("oidc: "+format, args...)
@@ -149,22 +139,17 @@ func OIDC(cfg OIDCConfig) (Authenticator, error) {
 			return fail("CAFile: %w", err)
 		}
 	}
-	transport := &http.Transport{
-		Proxy:                  http.ProxyFromEnvironment,
-		TLSClientConfig:        secure,
-		DisableKeepAlives:      true,
-		MaxResponseHeaderBytes: 64 << 10,
-	}
 	return &oidcAuth{
-		cfg:     cfg,
-		sem:     make(chan struct{}, 1),
-		asks:    rate.NewLimiter(rate.Every(10*time.Second), 5),
-		redeems: make(chan struct{}, maxAsking),
+		cfg: cfg,
 		client: &http.Client{
 			Timeout: providerTime,
 			// A redirect would carry the code of a sign-in elsewhere.
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-			Transport:     limited{transport},
+			Transport: &http.Transport{
+				Proxy:             http.ProxyFromEnvironment,
+				TLSClientConfig:   secure,
+				DisableKeepAlives: true,
+			},
 		},
 	}, nil
 }
@@ -181,167 +166,57 @@ func checkPageURL(name, text string) (*url.URL, error) {
 	return u, nil
 }
 
-// limited bounds the bodies of a provider's answers.
-type limited struct{ next http.RoundTripper }
-
-func (l limited) RoundTrip(r *http.Request) (*http.Response, error) {
-	resp, err := l.next.RoundTrip(r)
-	if err == nil {
-		resp.Body = http.MaxBytesReader(nil, resp.Body, providerBody)
-	}
-	return resp, err
-}
-
 type oidcAuth struct {
-	cfg     OIDCConfig
-	client  *http.Client
-	asks    *rate.Limiter // reads of the keys because of tokens that they do not verify, which any caller may send
-	redeems chan struct{} // bounds the sign-ins that ask the provider at one time
-	sem     chan struct{} // of size 1: held by the request that asks the provider
-
-	mu   sync.Mutex // guards last
-	last answer
+	cfg    OIDCConfig
+	client *http.Client
+	asking singleflight.Group
+	found  atomic.Pointer[provider] // nil until the provider has answered
 }
 
-// answer is what the provider has answered.
-type answer struct {
-	found  *provider // the last that succeeded, nil for none
-	failed error     // of the last question
-	at     time.Time // of the last question
-}
-
-// provider is what the provider has said of itself, its keys included.
+// provider is what the provider has said of itself.
 type provider struct {
 	endpoint   oauth2.Endpoint
 	endSession *url.URL // nil when it has none
 	verifier   *oidc.IDTokenVerifier
-	at         time.Time
 }
 
-// Times of what a provider says of itself.
-const (
-	providerAge  = 10 * time.Minute // then it is asked again: a key that was withdrawn must not stay
-	providerMost = time.Hour        // how long its answer is used while it is away
-)
-
-// provider returns the provider's own description. It asks the provider, unless it has an answer
-// from after the given time. While the provider is away it returns the last answer, for an hour.
-func (o *oidcAuth) provider(ctx context.Context, after time.Time) (*provider, error) {
+// provider returns the provider's own description. Requests that need it for the first time wait for
+// one answer together.
+func (o *oidcAuth) provider(ctx context.Context) (*provider, error) {
+	if p := o.found.Load(); p != nil {
+		return p, nil
+	}
 	select {
-	case o.sem <- struct{}{}: // a caller that waited here for another's request does not ask again
-		defer func() { <-o.sem }()
+	case asked := <-o.asking.DoChan("", o.discover):
+		return o.found.Load(), asked.Err
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	last := o.known()
-	if last.found != nil && last.found.at.After(after) {
-		return last.found, nil
-	}
-	if last.failed == nil || time.Since(last.at) >= providerRetry {
-		found, err := o.discover(context.WithoutCancel(ctx)) // other callers wait for it too
-		if err == nil {
-			last.found = found
-		}
-		last.failed, last.at = err, time.Now()
-		o.mu.Lock()
-		o.last = last
-		o.mu.Unlock()
-	}
-	if last.failed == nil || last.found != nil && time.Since(last.found.at) < providerMost {
-		return last.found, nil
-	}
-	return nil, last.failed
 }
 
-// known returns what the provider has answered, without a question.
-func (o *oidcAuth) known() answer {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.last
-}
-
-func (o *oidcAuth) discover(ctx context.Context) (*provider, error) {
-	found := &provider{at: time.Now()}
-	p, err := oidc.NewProvider(oidc.ClientContext(ctx, o.client), o.cfg.Issuer)
+// discover asks the provider, and keeps what it answers.
+func (o *oidcAuth) discover() (any, error) {
+	ctx := oidc.ClientContext(context.Background(), o.client)
+	p, err := oidc.NewProvider(ctx, o.cfg.Issuer)
 	if err != nil {
 		return nil, fmt.Errorf("oidc: discovery: %w", err)
 	}
 	var doc struct {
-		Keys       string   `json:"jwks_uri"`
-		EndSession string   `json:"end_session_endpoint"`
-		Algorithms []string `json:"id_token_signing_alg_values_supported"`
+		EndSession string `json:"end_session_endpoint"`
 	}
 	if err := p.Claims(&doc); err != nil {
 		return nil, fmt.Errorf("oidc: discovery: %w", err)
 	}
-	keys, err := o.readKeys(ctx, doc.Keys)
-	if err != nil {
-		return nil, fmt.Errorf("oidc: the keys of the provider: %w", err)
-	}
-	algorithms := slices.DeleteFunc(doc.Algorithms, func(a string) bool { return !slices.Contains(signatures, a) })
-	if len(algorithms) == 0 {
-		algorithms = []string{oidc.RS256}
-	}
-	found.endpoint = p.Endpoint()
+	found := &provider{endpoint: p.Endpoint()}
 	if u, err := url.Parse(doc.EndSession); err == nil && (u.Scheme == "https" || u.Scheme == "http") && u.Host != "" {
 		found.endSession = u
 	}
-	found.verifier = oidc.NewVerifier(o.cfg.Issuer, &oidc.StaticKeySet{PublicKeys: keys}, &oidc.Config{
-		SupportedSigningAlgs: algorithms,
-		SkipClientIDCheck:    true, // the caller of claims checks the audience
-		Now:                  func() time.Time { return time.Now().Add(-clockLeeway) },
+	found.verifier = p.VerifierContext(ctx, &oidc.Config{
+		SkipClientIDCheck: true, // the caller of claims checks the audience
+		Now:               func() time.Time { return time.Now().Add(-clockLeeway) },
 	})
+	o.found.Store(found)
 	return found, nil
-}
-
-// maxKeys is how many keys of a provider are used.
-const maxKeys = 100
-
-// readKeys reads the public keys with which a provider signs (JWKS).
-func (o *oidcAuth) readKeys(ctx context.Context, from string) (keys []crypto.PublicKey, err error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, from, nil)
-	if err != nil {
-		return nil, err
-	}
-	resp, err := o.client.Do(req)
-	if err != nil {
-		return nil, err
-	}
-	defer resp.Body.Close()
-	var doc struct {
-		Keys []json.RawMessage `json:"keys"`
-	}
-	if resp.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("%s answers %s", from, resp.Status)
-	}
-	if err := json.NewDecoder(resp.Body).Decode(&doc); err != nil {
-		return nil, fmt.Errorf("%s: %w", from, err)
-	}
-	for _, raw := range doc.Keys {
-		var key jose.JSONWebKey
-		if key.UnmarshalJSON(raw) != nil { // of a kind that is not known here: for other clients
-			continue
-		}
-		signs := key.Valid() && key.IsPublic() && (key.Use == "" || key.Use == "sig")
-		switch key.Key.(type) {
-		case *rsa.PublicKey, *ecdsa.PublicKey, ed25519.PublicKey:
-			if signs && len(keys) < maxKeys {
-				keys = append(keys, key.Key)
-			}
-		}
-	}
-	if len(keys) == 0 {
-		return nil, fmt.Errorf("%s has no public key for signatures", from)
-	}
-	return keys, nil
-}
-
-// signatures are the algorithms of a provider's signatures: those with a public key.
-var signatures = []string{
-	oidc.RS256, oidc.RS384, oidc.RS512,
-	oidc.PS256, oidc.PS384, oidc.PS512,
-	oidc.ES256, oidc.ES384, oidc.ES512,
-	oidc.EdDSA,
 }
 
 // Authenticate checks a bearer token that is a JWT of this issuer.
@@ -397,21 +272,14 @@ func isAccessToken(jwt string) bool {
 	return part(jwt, 0, &head) && strings.TrimPrefix(strings.ToLower(head.Type), "application/") == "at+jwt"
 }
 
-// claims checks the signature, the issuer and the times of a token. A token that does not
-// verify is checked once more with keys that are read anew. The caller checks the audience.
+// claims checks the signature, the issuer and the times of a token. The caller checks the audience.
 func (o *oidcAuth) claims(ctx context.Context, jwt string) (*oidc.IDToken, map[string]any, error) {
-	p, err := o.provider(ctx, time.Now().Add(-providerAge))
+	p, err := o.provider(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
 	var expired *oidc.TokenExpiredError
 	t, err := p.verifier.Verify(ctx, jwt)
-	if err != nil && !errors.As(err, &expired) && o.asks.Allow() {
-		if p, err = o.provider(ctx, p.at); err != nil {
-			return nil, nil, err
-		}
-		t, err = p.verifier.Verify(ctx, jwt)
-	}
 	switch {
 	case errors.As(err, &expired):
 		return nil, nil, ErrExpired
@@ -448,10 +316,6 @@ func (o *oidcAuth) person(claims map[string]any) (name string, groups []string, 
 	list, _ := value.([]any)
 	if one, ok := value.(string); ok {
 		list = []any{one}
-	}
-	if len(list) > maxGroups {
-		return "", nil, fmt.Errorf("%w: the token has %d groups, at most %d are allowed",
-			ErrBadCredentials, len(list), maxGroups)
 	}
 	for _, x := range list {
 		g, _ := x.(string)

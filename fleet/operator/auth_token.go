@@ -1,8 +1,6 @@
 package operator
 
 import (
-	"bufio"
-	"bytes"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -39,11 +37,8 @@ func TokenFile(path string, log *slog.Logger) (Authenticator, error) {
 	return &tokenFile{f}, nil
 }
 
-type tokenFile struct{ *fileCache[[]tokenLine] }
-
-type tokenLine struct {
-	digest token.Digest
-	who    Principal
+type tokenFile struct {
+	*fileCache[map[token.Digest]Principal]
 }
 
 func (f *tokenFile) Authenticate(r *http.Request) (Principal, error) {
@@ -55,58 +50,48 @@ func (f *tokenFile) Authenticate(r *http.Request) (Principal, error) {
 	if err != nil {
 		return Principal{}, fmt.Errorf("the token file cannot be used: %w", err)
 	}
-	digest, found := token.DigestOf(given), -1
-	for i := range tokens { // compare all, so that the time does not reveal a match
-		if digest.Equal(tokens[i].digest) {
-			found = i
-		}
-	}
-	if found < 0 {
+	p, ok := tokens[token.DigestOf(given)]
+	switch {
+	case !ok:
 		return Principal{}, ErrBadCredentials
-	}
-	p := tokens[found].who
-	if !p.Until.IsZero() && !f.now().Before(p.Until) {
+	case !p.Until.IsZero() && !f.now().Before(p.Until):
 		return Principal{}, ErrExpired
 	}
 	return p, nil
 }
 
 // parseTokens reads a token file. Its errors name the line and never a token.
-func parseTokens(text []byte) ([]tokenLine, error) {
-	var list []tokenLine
+func parseTokens(text []byte) (map[token.Digest]Principal, error) {
+	tokens := map[token.Digest]Principal{}
 	names, digests := map[string]int{}, map[token.Digest]int{}
-	lines := bufio.NewScanner(bytes.NewReader(text))
-	lines.Buffer(nil, 16<<10)
 	n := 0
-	for lines.Scan() {
+	for line := range strings.Lines(string(text)) {
 		n++
-		line := strings.TrimSpace(lines.Text())
-		if line == "" || strings.HasPrefix(line, "#") {
+		if line = strings.TrimSpace(line); line == "" || strings.HasPrefix(line, "#") {
 			continue
 		}
-		t, err := parseToken(strings.Fields(line))
+		digest, who, err := parseToken(strings.Fields(line))
 		if err != nil {
 			return nil, fmt.Errorf("line %d: %w", n, err)
 		}
-		if before, ok := names[t.who.Name]; ok {
-			return nil, fmt.Errorf("line %d: the name %q is on line %d already", n, t.who.Name, before)
+		if before, ok := names[who.Name]; ok {
+			return nil, fmt.Errorf("line %d: the name %q is on line %d already", n, who.Name, before)
 		}
-		if before, ok := digests[t.digest]; ok {
+		if before, ok := digests[digest]; ok {
 			return nil, fmt.Errorf("line %d: the token is on line %d already", n, before)
 		}
-		names[t.who.Name], digests[t.digest] = n, n
-		list = append(list, t)
+		names[who.Name], digests[digest], tokens[digest] = n, n, who
 	}
-	if err := lines.Err(); err != nil {
-		return nil, fmt.Errorf("line %d: %w", n+1, err)
-	}
-	if len(list) == 0 {
+	if len(tokens) == 0 {
 		return nil, errors.New("has no token: want lines of ROLE NAME TOKEN [EXPIRES]")
 	}
-	return list, nil
+	return tokens, nil
 }
 
-func parseToken(fields []string) (t tokenLine, err error) {
+func parseToken(fields []string) (digest token.Digest, who Principal, err error) {
+	fail := func(format string, args ...any) (token.Digest, Principal, error) {
+		return digest, who, fmt.Errorf(format, args...)
+	}
 	var scope Grant
 	for len(fields) > 3 && strings.Contains(fields[len(fields)-1], "=") {
 		kind, names, _ := strings.Cut(fields[len(fields)-1], "=")
@@ -118,43 +103,43 @@ func parseToken(fields []string) (t tokenLine, err error) {
 		}[kind]
 		switch {
 		case list == nil:
-			return t, fmt.Errorf("has %q: want services=, workflows=, workers= or tenants=", kind+"=")
+			return fail("has %q: want services=, workflows=, workers= or tenants=", kind+"=")
 		case *list != nil:
-			return t, fmt.Errorf("has %s= twice", kind)
+			return fail("has %s= twice", kind)
 		}
 		*list = strings.Split(names, ",")
 		fields = fields[:len(fields)-1]
 	}
 	if len(fields) != 3 && len(fields) != 4 {
-		return t, fmt.Errorf("has %d words, want ROLE NAME TOKEN [EXPIRES] and where the role is valid", len(fields))
+		return fail("has %d words, want ROLE NAME TOKEN [EXPIRES] and where the role is valid", len(fields))
 	}
 	role, err := ParseRole(fields[0])
 	if err != nil {
-		return t, err
+		return digest, who, err
 	}
-	t.who = Principal{Name: fields[1], Role: role, Method: "token"}
+	who = Principal{Name: fields[1], Role: role, Method: "token"}
 	if scope.Role = role; !scope.whole() {
 		if err := scope.check(); err != nil {
-			return t, err
+			return digest, who, err
 		}
-		t.who.Role, t.who.Grants = RoleNone, []Grant{scope}
+		who.Role, who.Grants = RoleNone, []Grant{scope}
 	}
-	if digest, ok := strings.CutPrefix(fields[2], "sha256:"); ok {
-		raw, err := hex.DecodeString(digest)
-		if err != nil || len(raw) != len(t.digest) {
-			return t, errors.New("the digest is not 64 hexadecimal digits")
+	if text, ok := strings.CutPrefix(fields[2], "sha256:"); ok {
+		raw, err := hex.DecodeString(text)
+		if err != nil || len(raw) != len(digest) {
+			return fail("the digest is not 64 hexadecimal digits")
 		}
-		copy(t.digest[:], raw)
+		copy(digest[:], raw)
 	} else {
 		if err := token.Check(fields[2], minToken, token.MaxBearer); err != nil {
-			return t, err
+			return digest, who, err
 		}
-		t.digest = token.DigestOf(fields[2])
+		digest = token.DigestOf(fields[2])
 	}
 	if len(fields) == 4 {
-		if t.who.Until, err = time.Parse(time.RFC3339, fields[3]); err != nil {
-			return t, fmt.Errorf("expires %q is not a time of RFC 3339, such as 2030-01-31T12:00:00Z", fields[3])
+		if who.Until, err = time.Parse(time.RFC3339, fields[3]); err != nil {
+			return fail("expires %q is not a time of RFC 3339, such as 2030-01-31T12:00:00Z", fields[3])
 		}
 	}
-	return t, nil
+	return digest, who, nil
 }

@@ -187,49 +187,6 @@ func TestLargeCodeIsAppliedAndTried(t *testing.T) {
 	}
 }
 
-// The requests of one caller have a quota of memory: of many large ones at one time some are
-// refused, and each is served when it comes again.
-func TestRequestsShareAQuota(t *testing.T) {
-	const most = 1 << 20
-	url, _ := serve(t, operator.Config{Workflows: newMemory(1), MaxBody: most, Rate: 1e6})
-	codes := make(chan int, 4)
-	bodies := make([]*io.PipeWriter, cap(codes)) // of nearly 1 MiB each, of which one caller may have two at once
-	for i := range bodies {
-		var body io.Reader
-		body, bodies[i] = io.Pipe()
-		go func() {
-			req, _ := http.NewRequest(http.MethodPost, url+restMove, body)
-			req.Header.Set("Content-Type", "application/json")
-			resp, err := http.DefaultClient.Do(req)
-			if err != nil {
-				codes <- 0
-				return
-			}
-			resp.Body.Close()
-			codes <- resp.StatusCode
-		}()
-	}
-	block := bytes.Repeat([]byte(" "), most-1)
-	for _, b := range bodies {
-		b.Write(block) // returns when the server has read it, or refuses to
-	}
-	refused := 0
-	for _, b := range bodies {
-		b.Close()
-	}
-	for range bodies {
-		if <-codes == 429 {
-			refused++
-		}
-	}
-	if refused == 0 || refused == len(bodies) {
-		t.Errorf("%d of %d large requests were refused", refused, len(bodies))
-	}
-	if code, text := post(t, url+restMove, block, "Content-Type", "application/json"); code != 400 {
-		t.Errorf("a large request after them: %d %s", code, text)
-	}
-}
-
 // The server decompresses nothing: it refuses a compressed request in every protocol, also one
 // in the address of a request.
 func TestCompressedRequestsAreRefused(t *testing.T) {

@@ -45,7 +45,7 @@ func TestWorkersWorkflowsAndAuditAreLive(t *testing.T) {
 	visit(t, ctx, base+"/ui/workers/enrich-orders")
 	await(t, ctx, "live", isLive)
 	evaluate[any](t, ctx, `document.querySelector("[value='102']").click(), document.querySelector("[value='102']").focus(), window.before = document.querySelector("[value='102']"), null`)
-	if _, err := h.Redrive(t.Context(), "enrich-orders", []string{"100"}, "ada"); err != nil {
+	if _, err := h.Redrive(t.Context(), "enrich-orders", []uint64{100}); err != nil {
 		t.Fatal(err)
 	}
 	await(t, ctx, "the letter's going", `!document.querySelector("[value='100']")`)
@@ -158,7 +158,7 @@ func TestPageOfAServerThatStandsStill(t *testing.T) {
 	begun := time.Now()
 	func() {
 		defer still.Unlock()
-		await(t, ctx, "the word that it stands still", `document.getElementById("notice").innerText.startsWith("The server sends nothing.") && !(`+isLive+`)`)
+		await(t, ctx, "the word that it stands still", `document.getElementById("notice").innerText.startsWith("The server does not answer.") && !(`+isLive+`)`)
 	}()
 	if took := time.Since(begun); took > 25*time.Second { // 12.5 s, on a machine that may be busy
 		t.Errorf("the page said it after %v", took)

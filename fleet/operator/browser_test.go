@@ -126,7 +126,7 @@ func (h *hosted) Recover(context.Context, string) (*operatorv1.RecoverWorkersRes
 	return &operatorv1.RecoverWorkersResponse{Recovered: []string{"notify", "enrich-orders"}, Failures: []*operatorv1.RecoverWorkersResponse_Failure{{Id: "score", Error: "it does not load"}}}, nil
 }
 
-func (h *hosted) DeadLetters(_ context.Context, id, _, _ string, _ int) ([]*operatorv1.DeadLetter, error) {
+func (h *hosted) DeadLetters(_ context.Context, id, _ string, _ uint64, _ int) ([]*operatorv1.DeadLetter, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var list []*operatorv1.DeadLetter
@@ -136,16 +136,16 @@ func (h *hosted) DeadLetters(_ context.Context, id, _, _ string, _ int) ([]*oper
 	return list, nil
 }
 
-func (h *hosted) Redrive(_ context.Context, id string, ids []string, _ string) (int64, error) {
+func (h *hosted) Redrive(_ context.Context, id string, letters []uint64) (int, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	n := len(h.dead[id])
-	if len(ids) > 0 {
-		n = len(ids)
+	if len(letters) > 0 {
+		n = len(letters)
 	}
 	h.dead[id] = h.dead[id][n:]
 	h.list[id].DeadLetters = int64(len(h.dead[id]))
-	return int64(n), nil
+	return n, nil
 }
 
 // stage makes a fleet: NATS, missions, three processes, hosted workers, and what also adds.

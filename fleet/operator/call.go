@@ -73,15 +73,6 @@ var looksInto = map[string]bool{
 	"ProcessService.GetConfig": true,
 }
 
-// scans are the methods that read a part of a stream to find what they return.
-var scans = map[string]bool{
-	"AccessService.ListAudit":            true,
-	"ProcessService.ListEvents":          true,
-	"WorkerService.ListDeadLetters":      true,
-	"WorkerService.ListDeadLetterGroups": true,
-	"WorkerService.ReadWorkerLogs":       true,
-}
-
 // request is one call of a method: what it does, for the checks and the audit.
 type request struct {
 	action string // "Service.Method"
@@ -148,12 +139,6 @@ func call[A proto.Message](
 		if err := s.begin(ctx, c); err != nil {
 			return none, err
 		}
-		if scans[c.action] {
-			if err := s.scanning.wait(ctx, c.who.id(), 1); err != nil {
-				return none, err
-			}
-			defer s.scanning.give(c.who.id(), 1)
-		}
 		return work(ctx)
 	})
 	cancel()
@@ -166,9 +151,8 @@ func call[A proto.Message](
 		isNoted := s.readings.Note(time.Now(), c.who.id(), c.target)
 		goesOn = isNoted && c.continuesSeries
 	}
-	isPreview := c.dryRun && previews(ctx)
-	isAudited := needs[c.action] != RoleViewer && !isPreview && !goesOn
-	if isAudited {
+	isPreview := c.dryRun && ctx.Value(previewKey{}) != nil
+	if needs[c.action] != RoleViewer && !isPreview && !goesOn {
 		lacksID := strings.HasSuffix(c.target, "/") // the server chose the id
 		if made, ok := any(answer).(interface{ GetId() string }); ok && err == nil && lacksID {
 			c.target += made.GetId()
@@ -192,7 +176,10 @@ func (s *Server) begin(ctx context.Context, c *request) (err error) {
 	if err := s.resolve(ctx, c); err != nil {
 		return err
 	}
-	return s.permitted(c)
+	if c.scope == scopeParts {
+		return nil
+	}
+	return s.permit(c.who, c.action, c.at)
 }
 
 // served returns an error unless the server has the area of a request.
@@ -232,10 +219,8 @@ func preview(ctx context.Context) context.Context {
 	return context.WithValue(ctx, previewKey{}, true)
 }
 
-func previews(ctx context.Context) bool { return ctx.Value(previewKey{}) != nil }
-
 // authorize returns the caller when its role suffices for the action in some part of the
-// fleet; permitted says whether it does at the object of a request.
+// fleet; permit says whether it does at the object of a request.
 func (s *Server) authorize(ctx context.Context, action string) (Principal, error) {
 	who, ok := PrincipalFrom(ctx)
 	need, known := needs[action]
@@ -338,7 +323,6 @@ func (v *violations) list(field string, list []string) {
 	}
 }
 
-// required checks that a text is there.
 // maxReason is the length of a reason that a process takes.
 const maxReason = 256
 
@@ -348,6 +332,7 @@ func (v *violations) reason(value string) {
 	}
 }
 
+// required checks that a text is there.
 func (v *violations) required(field, value string) {
 	if value == "" {
 		v.add(field, "is missing")

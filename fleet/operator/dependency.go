@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"strings"
 	"sync"
 	"time"
 
@@ -56,9 +55,7 @@ func (d *dependencies) run(ctx context.Context) {
 	if len(d.list) == 0 {
 		return
 	}
-	look := time.NewTicker(lookEvery)
-	defer look.Stop()
-	for {
+	every(ctx, lookEvery, func() {
 		for _, dep := range d.list {
 			within, cancel := context.WithTimeout(ctx, lookTime)
 			begun := time.Now()
@@ -69,10 +66,19 @@ func (d *dependencies) run(ctx context.Context) {
 			}
 			d.note(dep.Name, begun, err)
 		}
+	})
+}
+
+// every calls do at once and then at regular times, until ctx ends.
+func every(ctx context.Context, pause time.Duration, do func()) {
+	tick := time.NewTicker(pause)
+	defer tick.Stop()
+	for {
+		do()
 		select {
 		case <-ctx.Done():
 			return
-		case <-look.C:
+		case <-tick.C:
 		}
 	}
 }
@@ -121,16 +127,8 @@ func (d *dependencies) asOf() time.Time {
 func (d *dependencies) sayAway(h http.Header) {
 	h.Set(client.HeaderAsOf, d.asOf().UTC().Format(time.RFC3339Nano))
 	for _, o := range d.outages() {
-		h.Add(client.HeaderAway, strings.Map(printable, o.name))
+		h.Add(client.HeaderAway, o.name)
 	}
-}
-
-// printable drops what a header must not have.
-func printable(r rune) rune {
-	if r < ' ' || r > '~' {
-		return -1
-	}
-	return r
 }
 
 // away describes the dependencies that are away, a sentence each, for pages.

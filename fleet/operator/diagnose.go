@@ -3,12 +3,11 @@ package operator
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"connectrpc.com/connect"
@@ -19,157 +18,60 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/operator/client"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 	"github.com/pleme-io/lifecycle-go/fleet/presence"
-	"github.com/pleme-io/lifecycle-go/fsm"
 	"github.com/pleme-io/lifecycle-go/internal/suggest"
 )
 
-// How old a diagnosis may be. Every page and call shares it.
-const (
-	diagnoseEvery = time.Second  // for a call
-	diagnoseShown = 3 * pageBeat // for a page, which does not wait for the next one
-)
+// diagnoseEvery is how old a diagnosis may be. Every page and call shares it.
+const diagnoseEvery = time.Second
 
 // diagnosed is the latest diagnosis.
 type diagnosed struct {
-	latest atomic.Pointer[dated] // nil before the first
-	renew  fsm.Wake              // begins the next one, for which nobody waits
-
-	sem     chan struct{} // of size 1: guards the fields below
-	ends    recentEvents
-	starts  recentEvents       // those that tell of the end of the life before
-	letters map[string][]tally // by worker: how many dead letters it had, oldest first
-}
-
-// dated is a diagnosis and when it was made.
-type dated struct {
-	*operatorv1.DiagnoseResponse
-	at          time.Time
-	fingerprint string // which findings it has
-}
-
-func (d *dated) isWithin(age time.Duration) bool { return d != nil && time.Since(d.at) < age }
-
-// fingerprint names the findings, without what changes in their texts with the time.
-func fingerprint(answer *operatorv1.DiagnoseResponse) string {
-	list := slices.Clone(answer.GetNotLookedAt())
-	for _, f := range answer.GetFindings() {
-		list = append(list, f.GetRule()+" "+f.GetSubject())
-	}
-	slices.Sort(list)
-	return strings.Join(list, "\n")
-}
-
-// renewDiagnosis makes a new diagnosis whenever one is asked for, until ctx ends.
-func (s *Server) renewDiagnosis(ctx context.Context) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-s.diagnosed.renew:
-			_, _ = s.Diagnosis(ctx) // the only error is that ctx has ended
-		}
-	}
-}
-
-// tally is how many dead letters a worker had at a time.
-type tally struct {
-	at time.Time
-	n  int64
-}
-
-// Times of the counts of dead letters.
-const (
-	tallyEvery = 30 * time.Second
-	tallyFor   = 10 * time.Minute
-)
-
-// noteLetters notes how many dead letters a worker has, and returns how many have come within the last
-// minutes in which the server has looked; "" for none.
-func (d *diagnosed) noteLetters(now time.Time, id string, n int64) string {
-	if d.letters == nil {
-		d.letters = map[string][]tally{}
-	}
-	list := slices.DeleteFunc(d.letters[id], func(t tally) bool { return now.Sub(t.at) > tallyFor || t.n > n })
-	if len(list) == 0 || now.Sub(list[len(list)-1].at) >= tallyEvery {
-		list = append(list, tally{now, n})
-	}
-	d.letters[id] = list
-	took, came := now.Sub(list[0].at).Round(time.Second), n-list[0].n
-	if took < time.Minute || came <= 0 {
-		return ""
-	}
-	return fmt.Sprintf(", %d of them within %v", came, took)
+	mu     sync.Mutex // guards the fields below
+	latest *operatorv1.DiagnoseResponse
+	at     time.Time
+	ends   recentEvents
+	starts recentEvents // those that tell of the end of the life before
 }
 
 // Diagnosis returns what is wrong in the whole fleet, the worst first, at most a second
 // old. The caller must not change it.
 func (s *Server) Diagnosis(ctx context.Context) (*operatorv1.DiagnoseResponse, error) {
 	d := &s.diagnosed
-	select {
-	case d.sem <- struct{}{}:
-		defer func() { <-d.sem }()
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-	if last := d.latest.Load(); last.isWithin(diagnoseEvery) {
-		return last.DiagnoseResponse, nil
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.latest != nil && time.Since(d.at) < diagnoseEvery {
+		return d.latest, nil
 	}
 	begun := time.Now()
 	answer := s.diagnose(ctx)
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
-	d.latest.Store(&dated{answer, begun, fingerprint(answer)})
+	d.latest, d.at = answer, begun
 	return answer, nil
 }
 
-// shownDiagnosis returns the latest diagnosis for a page. When it is older than diagnoseEvery, a new
-// one is made in the background, and the page is told when it differs. The page waits only when the
-// latest is older than diagnoseShown.
-func (s *Server) shownDiagnosis(ctx context.Context) (*operatorv1.DiagnoseResponse, error) {
-	last := s.diagnosed.latest.Load()
-	if !last.isWithin(diagnoseShown) {
-		return s.Diagnosis(ctx)
-	}
-	if !last.isWithin(diagnoseEvery) {
-		s.diagnosed.renew.Notify()
-	}
-	return last.DiagnoseResponse, nil
-}
-
-// isNewDiagnosis returns a function that reports whether the diagnosis says something else than it did
-// at the last call. It keeps the diagnosis young enough for a page.
-func (s *Server) isNewDiagnosis() func() bool {
-	shown := ""
-	if last := s.diagnosed.latest.Load(); last != nil {
-		shown = last.fingerprint
-	}
-	return func() bool {
-		last := s.diagnosed.latest.Load()
-		if !last.isWithin(pageBeat) {
-			s.diagnosed.renew.Notify()
-		}
-		if last == nil || last.fingerprint == shown {
-			return false
-		}
-		shown = last.fingerprint
-		return true
-	}
-}
+// lookAway is how long a look at every area may take while a dependency is away: most of them cannot
+// be looked at then, and a page waits for it.
+const lookAway = 500 * time.Millisecond
 
 // diagnose looks at every area. An area that cannot be looked at is named in the
 // answer.
 func (s *Server) diagnose(ctx context.Context) *operatorv1.DiagnoseResponse {
 	l := &look{
 		s:      s,
-		fleet:  diagnosis.Fleet{Now: time.Now(), Letters: map[string]string{}, More: map[string]string{}},
+		fleet:  diagnosis.Fleet{Now: time.Now(), Letters: map[string]string{}},
 		answer: new(operatorv1.DiagnoseResponse),
 	}
 	f := &l.fleet
 	for _, o := range s.deps.outages() {
 		f.Away = append(f.Away, diagnosis.Away{Name: o.name, Since: o.since, Err: clip(o.err.Error(), maxName)})
 	}
-	within, cancel := context.WithTimeout(ctx, s.cfg.Timeout/3)
+	limit := s.cfg.Timeout / 3
+	if len(f.Away) > 0 {
+		limit = min(limit, lookAway)
+	}
+	within, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	if s.cfg.Processes != nil {
 		l.atProcesses(within)
@@ -216,52 +118,36 @@ func (l *look) atProcesses(ctx context.Context) {
 }
 
 func (l *look) atJournal(ctx context.Context) {
-	f, area := &l.fleet, l.s.cfg.Processes
-	ends := &l.s.diagnosed.ends
-	var tooMany error // the newest were read
-	read := func(events *recentEvents, keep func(*operatorv1.Event) bool, kinds ...string) error {
-		err := events.read(ctx, area, f.Now, kinds, keep)
-		if errors.Is(err, errEnds) {
-			tooMany = err
-			return nil
-		}
-		return err
+	f, area, d := &l.fleet, l.s.cfg.Processes, &l.s.diagnosed
+	err := d.ends.read(ctx, area, f.Now, "exit", "lost", "dropped", "killed", "returned")
+	events, tooMany := d.ends.list, d.ends.tooMany()
+	// The starts of a large fleet are read only when they are needed.
+	if err == nil && slices.ContainsFunc(events, isLost) {
+		err = d.starts.read(ctx, area, f.Now, "joined")
+		events, tooMany = slices.Concat(events, d.starts.list), cmp.Or(tooMany, d.starts.tooMany())
 	}
-	err := read(ends, all, "exit", "lost", "dropped", "killed", "returned")
-	bad, tooManyBad := ends.bad()
-	if err == nil && slices.ContainsFunc(bad, isLost) { // the starts of a large fleet are read only when they are needed
-		starts := &l.s.diagnosed.starts
-		err = read(starts, tells, "joined")
-		bad = append(bad, starts.list...)
-	}
-	sortEnds(f, bad)
+	sortEnds(f, events)
 	if err == nil {
 		f.Downs, err = readDowns(ctx, area, f.Now)
 	}
-	if err = cmp.Or(err, tooMany, tooManyBad); err != nil {
+	if err = cmp.Or(err, tooMany); err != nil {
 		l.notLookedAt("the journal", err)
 		return
 	}
-	l.lookedAt(len(ends.list), "end of the last hour", "ends of the last hour")
+	l.lookedAt(len(d.ends.list), "end of the last hour", "ends of the last hour")
 }
 
 func (l *look) atWorkers(ctx context.Context) {
-	f, area, d := &l.fleet, l.s.cfg.Workers, &l.s.diagnosed
+	f, area := &l.fleet, l.s.cfg.Workers
 	var err error
 	if f.Workers, err = area.List(ctx); err != nil {
 		l.notLookedAt("the hosted workers", err)
-	} else {
-		l.lookedAt(len(f.Workers), "hosted worker", "hosted workers")
-		there := map[string]bool{}
-		for _, w := range f.Workers {
-			there[w.GetId()] = true
-		}
-		maps.DeleteFunc(d.letters, func(id string, _ []tally) bool { return !there[id] })
+		return
 	}
+	l.lookedAt(len(f.Workers), "hosted worker", "hosted workers")
 	for _, w := range f.Workers {
-		f.More[w.GetId()] = d.noteLetters(f.Now, w.GetId(), w.GetDeadLetters())
 		if w.GetDeadLetters() > 0 && len(f.Letters) < 20 {
-			if letters, err := area.DeadLetters(ctx, w.GetId(), "", "", 1); err == nil && len(letters) > 0 {
+			if letters, err := area.DeadLetters(ctx, w.GetId(), "", 0, 1); err == nil && len(letters) > 0 {
 				f.Letters[w.GetId()] = clip(letters[0].GetReason(), maxName)
 			}
 		}
@@ -328,66 +214,39 @@ func (l *look) atStore() {
 
 // choose returns a function that reports whether a finding is about a service, or about a process
 // when there is one. A process may have ended, and its id may lack the service. What is neither among
-// those that the caller sees nor in the journal is an error that names what was probably meant.
-func (s *Server) choose(
-	ctx context.Context, who Principal, seen roster, service, process string,
-) (func(*operatorv1.Finding) bool, error) {
-	if process != "" {
-		id, err := s.chooseProcess(ctx, who, seen, process)
-		return func(f *operatorv1.Finding) bool { return f.GetSubject() == "process/"+id }, err
-	}
-	if seen.living[service] == 0 {
-		last, err := s.newestEvent(ctx, who, presence.EventQuery{Service: service})
-		if err != nil {
-			return nil, err
-		}
-		if last == nil {
-			return nil, unknown("service", service, slices.Sorted(maps.Keys(seen.living)))
-		}
-	}
-	return func(f *operatorv1.Finding) bool {
+// those that the caller sees nor in a finding is an error that names what was probably meant.
+func choose(
+	seen roster, findings []*operatorv1.Finding, service, process string,
+) (chosen func(*operatorv1.Finding) bool, err error) {
+	chosen = func(f *operatorv1.Finding) bool {
 		kind, name, _ := strings.Cut(f.GetSubject(), "/")
 		if kind == "process" {
 			owner, living := seen.service(name)
 			return owner == service || living == 0 && owner == identity.Token(service)
 		}
 		return kind == "service" && name == service
-	}, nil
-}
-
-// chooseProcess returns the whole id of a process.
-func (s *Server) chooseProcess(ctx context.Context, who Principal, seen roster, id string) (string, error) {
-	p, err := seen.find("process", id)
-	if err != nil || p != nil {
-		return p.GetId(), err
 	}
-	last, err := s.newestEvent(ctx, who, presence.EventQuery{Process: id})
-	if err != nil || last != nil {
-		return last.GetProcess(), err
+	what, name, names, isSeen := "service", service, slices.Sorted(maps.Keys(seen.living)), seen.living[service] > 0
+	if process != "" {
+		p, err := seen.find("process", process)
+		if err != nil {
+			return nil, err
+		}
+		chosen = func(f *operatorv1.Finding) bool {
+			id, ok := strings.CutPrefix(f.GetSubject(), "process/")
+			_, instance, _ := strings.Cut(id, ".")
+			return ok && (id == cmp.Or(p.GetId(), process) || p == nil && instance == process)
+		}
+		what, name, names, isSeen = "process", process, nil, p != nil
+		for _, whole := range slices.Sorted(maps.Keys(seen.byID)) {
+			_, instance, _ := strings.Cut(whole, ".")
+			names = append(names, whole, instance)
+		}
 	}
-	var names []string
-	for _, whole := range slices.Sorted(maps.Keys(seen.byID)) {
-		_, instance, _ := strings.Cut(whole, ".")
-		names = append(names, whole, instance)
+	if !isSeen && !slices.ContainsFunc(findings, chosen) {
+		return nil, unknown(what, name, names)
 	}
-	return "", unknown("process", id, names)
-}
-
-// newestEvent returns the newest event of the journal that a query selects and the caller sees, nil when
-// there is none.
-func (s *Server) newestEvent(ctx context.Context, who Principal, q presence.EventQuery) (*operatorv1.Event, error) {
-	page, _, err := seenPage(1, 0, func(before uint64, limit int) ([]*operatorv1.Event, uint64, error) {
-		q.Before, q.Limit = before, limit
-		return s.cfg.Processes.Events(ctx, q)
-	}, func(e *operatorv1.Event) bool { return who.sees(object{service: e.GetService()}) })
-	var ours *Error
-	switch {
-	case errors.As(err, &ours) && ours.Reason == ReasonNotServed: // the fleet keeps no journal
-		return nil, nil
-	case err != nil || len(page) == 0:
-		return nil, err
-	}
-	return page[0], nil
+	return chosen, nil
 }
 
 // unknown is the error for a name that nothing has, with the one that was probably meant.
@@ -410,7 +269,7 @@ func sortEnds(f *diagnosis.Fleet, events []*operatorv1.Event) {
 	returned, told := map[string]bool{}, map[life]*operatorv1.Event{}
 	of := func(e *operatorv1.Event) life { return life{e.GetService(), e.GetLife().AsTime()} }
 	for _, e := range events {
-		if e.GetKind() == "joined" {
+		if e.GetKind() == "joined" && e.GetFrom() != "" {
 			told[of(e)] = e
 		}
 	}
@@ -422,7 +281,7 @@ func sortEnds(f *diagnosis.Fleet, events []*operatorv1.Event) {
 			e = better
 		}
 		switch {
-		case e.GetKind() == "joined":
+		case e.GetKind() == "joined", e.GetKind() == "exit" && !diagnosis.Bad(e):
 		case e.GetKind() == "returned":
 			returned[e.GetProcess()] = true
 		case e.GetKind() == "killed":
@@ -440,8 +299,7 @@ func sortEnds(f *diagnosis.Fleet, events []*operatorv1.Event) {
 const (
 	endsFor  = time.Hour // how long an end is looked at
 	endsPage = 1000      // events that are read at once
-	endsRead = 20        // pages that one look reads at most
-	maxEnds  = 1000      // bad ends that are kept
+	maxPast  = 20_000    // events that one look reads at most
 )
 
 // downsRead is how many changes of probes are read.
@@ -454,93 +312,56 @@ func readDowns(ctx context.Context, area Processes, now time.Time) ([]*operatorv
 	return slices.DeleteFunc(events, func(e *operatorv1.Event) bool { return e.GetTo() != "down" }), err
 }
 
-var errEnds = errors.New("there are more ends in the last hour than are looked at")
+// isLost reports whether the next life of a process may tell how it ended.
+func isLost(e *operatorv1.Event) bool { return e.GetKind() == "lost" && e.GetLife() != nil }
 
-// recentEvents are the events of some kinds within the last hour, as the journal has them. An event of the
-// journal does not change, so each look reads only those that are new: for an hour after a rollout of
-// a large fleet there are thousands. One goroutine at a time uses it.
+// recentEvents are the newest events of some kinds within the last hour, as the journal has them. An
+// event of the journal does not change, so each look reads only those that are new: for an hour after a
+// rollout of a large fleet there are thousands. One goroutine at a time uses it.
 type recentEvents struct {
-	list   []*operatorv1.Event // newest first
-	newest *operatorv1.Event   // that was read, also when it was not kept
-	cutAt  time.Time           // events before this time were not read, because there were too many; zero when all were
+	list []*operatorv1.Event // newest first
 }
 
-// maxPast is how many events of the last hour are looked at.
-const maxPast = endsPage * endsRead
-
 // read reads what has come since the last look, or all when that cannot be told, as of a journal that
-// was made anew. It keeps the events that keep chooses. When there are more events in the hour than
-// are looked at, it has the newest ones, and the error is errEnds. After another error it has what it
-// had before.
-func (x *recentEvents) read(ctx context.Context, area Processes, now time.Time, kinds []string, keep func(*operatorv1.Event) bool) error {
-	q := presence.EventQuery{Kinds: kinds, Since: now.Add(-endsFor)}
-	var fresh []*operatorv1.Event
-	var err error
-	if x.newest != nil {
-		q.After = x.newest.GetSeq() - 1
-		fresh, err = readBack(ctx, area, q)
+// was made anew. After an error it has what it had before.
+func (x *recentEvents) read(ctx context.Context, area Processes, now time.Time, kinds ...string) error {
+	q := presence.EventQuery{Kinds: kinds, Since: now.Add(-endsFor), Limit: endsPage}
+	known := x.list
+	if len(known) > 0 {
+		q.After = known[0].GetSeq() - 1
 	}
-	n := len(fresh) - 1
-	isThere := n >= 0 && proto.Equal(fresh[n], x.newest) // what was read before is still in the journal
+	fresh, err := readBack(ctx, area, q)
+	last := len(fresh) - 1
 	switch {
-	case err != nil:
-	case isThere:
-		fresh = fresh[:n]
+	case err != nil || len(known) == 0:
+	case last >= 0 && proto.Equal(fresh[last], known[0]): // what was read before is still in the journal
+		fresh = fresh[:last]
 	default:
-		q.After = 0
+		q.After, known = 0, nil
 		fresh, err = readBack(ctx, area, q)
 	}
 	if err != nil {
 		return err
 	}
-	if !isThere {
-		x.list, x.newest, x.cutAt = nil, nil, time.Time{}
-	}
-	if len(fresh) > 0 {
-		x.newest = fresh[0]
-	}
-	if len(fresh) >= maxPast {
-		x.cutAt = fresh[len(fresh)-1].GetAt().AsTime()
-	}
-	isOut := func(e *operatorv1.Event) bool { return e.GetAt().AsTime().Before(q.Since) || !keep(e) }
-	x.list = slices.DeleteFunc(slices.Concat(fresh, x.list), isOut)
-	if len(x.list) > maxPast {
-		x.list = x.list[:maxPast]
-		x.cutAt = x.list[maxPast-1].GetAt().AsTime()
-	}
-	if x.cutAt.Before(q.Since) {
-		return nil
-	}
-	return fmt.Errorf("%w: only those since %s", errEnds, x.cutAt.UTC().Format("15:04 UTC"))
+	isOld := func(e *operatorv1.Event) bool { return e.GetAt().AsTime().Before(q.Since) }
+	x.list = slices.DeleteFunc(slices.Concat(fresh, known), isOld)
+	x.list = x.list[:min(len(x.list), maxPast)]
+	return nil
 }
 
-// isLost reports whether the next life of a process may tell how it ended.
-func isLost(e *operatorv1.Event) bool { return e.GetKind() == "lost" && e.GetLife() != nil }
-
-// all keeps each event.
-func all(*operatorv1.Event) bool { return true }
-
-// tells keeps the events "joined" that tell of the end of the life before.
-func tells(e *operatorv1.Event) bool { return e.GetFrom() != "" }
-
-// bad returns the ends that the rules look at: not the clean ones. When there are too many, the error
-// is errEnds.
-func (x *recentEvents) bad() ([]*operatorv1.Event, error) {
-	var bad []*operatorv1.Event
-	for _, e := range x.list {
-		if e.GetKind() != "exit" || diagnosis.Bad(e) {
-			bad = append(bad, e)
-		}
+// tooMany returns an error when there may have been more events than are looked at. Those are older than
+// all that it has, so as soon as one of these is too old, there are none.
+func (x *recentEvents) tooMany() error {
+	if len(x.list) < maxPast {
+		return nil
 	}
-	if len(bad) > maxEnds {
-		return bad[:maxEnds], fmt.Errorf("%w: only the newest %d that are bad", errEnds, maxEnds)
-	}
-	return bad, nil
+	since := x.list[maxPast-1].GetAt().AsTime().UTC().Format("15:04 UTC")
+	return fmt.Errorf("there are more ends in the last hour than are looked at: only those since %s", since)
 }
 
 // readBack reads events from the journal, newest first, and no more than are looked at.
 func readBack(ctx context.Context, area Processes, q presence.EventQuery) (list []*operatorv1.Event, err error) {
-	for q.Limit = endsPage; len(list) < maxPast; {
+	for len(list) < maxPast {
 		events, next, err := area.Events(ctx, q)
 		if err != nil {
 			return nil, err

@@ -10,7 +10,7 @@ import (
 func TestUnifiedDiff(t *testing.T) {
 	before := "a\nb\n+c\n--- d\ne\n"
 	after := "a\nb\nc\n+++ d\ne\nf"
-	text, added, removed := unifiedDiff(&CodePair{From: "sha256:1", To: "sha256:2", Before: []byte(before), After: []byte(after)})
+	text, added, removed := unifiedDiff("sha256:1", "sha256:2", []byte(before), []byte(after))
 	if !strings.HasPrefix(text, "--- sha256:1\n+++ sha256:2\n@@ -1,5 +1,6 @@\n") || added != 3 || removed != 2 {
 		t.Errorf("%d added, %d removed:\n%s", added, removed, text)
 	}

@@ -2,11 +2,9 @@ package operator
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -21,7 +19,6 @@ type ledger struct {
 	list  []*operatorv1.Event
 	asked []presence.EventQuery
 	told  int // events
-	slow  time.Duration
 }
 
 func (l *ledger) Watch(ctx context.Context, to Sink[*operatorv1.Process]) error {
@@ -37,7 +34,6 @@ func (l *ledger) add(now time.Time, n int, process, to string) {
 }
 
 func (l *ledger) Events(_ context.Context, q presence.EventQuery) (page []*operatorv1.Event, next uint64, err error) {
-	time.Sleep(l.slow)
 	l.asked = append(l.asked, q)
 	for _, e := range slices.Backward(l.list) {
 		switch {
@@ -53,25 +49,23 @@ func (l *ledger) Events(_ context.Context, q presence.EventQuery) (page []*opera
 	return page, 0, nil
 }
 
-// What was not read of the last hour stays unread until it is older, also when few of the events are
-// kept.
+// What was not read of the last hour stays unread until it is older.
 func TestEventsThatWereNotReadAreTold(t *testing.T) {
 	l := &ledger{}
 	began := time.Now()
 	l.add(began, maxPast+1000, "web.1", "clean")
 	l.add(began.Add(time.Minute), 1, "web.2", "oom")
 	var events recentEvents
-	isBad := func(e *operatorv1.Event) bool { return e.GetTo() != "clean" }
 	for _, look := range []struct {
 		at   time.Duration
 		told bool
 	}{{time.Minute, true}, {2 * time.Minute, true}, {59 * time.Minute, true}, {61 * time.Minute, false}} {
-		err := events.read(t.Context(), l, began.Add(look.at), []string{"exit"}, isBad)
-		if told := errors.Is(err, errEnds); told != look.told || err != nil && !told {
-			t.Errorf("after %v: %v", look.at, err)
+		err := events.read(t.Context(), l, began.Add(look.at), "exit")
+		if tooMany := events.tooMany(); tooMany != nil != look.told || err != nil {
+			t.Errorf("after %v: %v, %v", look.at, tooMany, err)
 		}
-		if isOld := look.at > time.Hour+time.Minute; len(events.list) != 1 && !isOld {
-			t.Errorf("after %v there are %d events", look.at, len(events.list))
+		if events.list[0].GetTo() != "oom" {
+			t.Errorf("after %v the newest of %d events is %v", look.at, len(events.list), events.list[0])
 		}
 	}
 }
@@ -192,81 +186,4 @@ func TestNextLifeHasTheBetterWords(t *testing.T) {
 	if again := look(); !slices.Equal(again, list) {
 		t.Errorf("a life that ended cleanly while NATS was away: %q", again)
 	}
-}
-
-// A number of dead letters that grows says by how many, and within which time; one that stands
-// still or falls says nothing.
-func TestDeadLettersThatGrow(t *testing.T) {
-	var d diagnosed
-	now := time.Now()
-	look := func(after time.Duration, n int64) string { return d.noteLetters(now.Add(after), "w", n) }
-	for _, step := range []struct {
-		after time.Duration
-		n     int64
-		want  string
-	}{
-		{0, 5, ""}, {10 * time.Second, 9, ""}, {5 * time.Minute, 17, ", 12 of them within 5m0s"},
-		{6 * time.Minute, 17, ", 12 of them within 6m0s"}, {17 * time.Minute, 17, ""}, {18 * time.Minute, 3, ""}, {20 * time.Minute, 4, ", 1 of them within 2m0s"},
-	} {
-		if got := look(step.after, step.n); got != step.want {
-			t.Errorf("%d after %v: %q, want %q", step.n, step.after, got, step.want)
-		}
-	}
-}
-
-// A page that shows what is wrong does not wait for a diagnosis that takes long: it shows the latest
-// one. When another one says something else, the page is told, although no process has changed.
-func TestPageIsToldOfAnotherDiagnosis(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := &ledger{}
-		s, err := New(Config{Processes: l})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer s.Close(t.Context())
-		ctx, cancel := context.WithCancel(WithPrincipal(t.Context(), Principal{Name: "ann", Role: RoleViewer}))
-		wrong := func() (n int, took time.Duration) {
-			t.Helper()
-			begun := time.Now()
-			answer, err := processService{s: s, isPage: true}.Diagnose(context.WithoutCancel(ctx), &operatorv1.DiagnoseRequest{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			return len(answer.GetFindings()), time.Since(begun)
-		}
-		if n, _ := wrong(); n != 0 {
-			t.Fatalf("a fleet without a fault has %d findings", n)
-		}
-		news, done := 0, make(chan error)
-		go func() {
-			done <- s.changed(ctx, "processes", "", func(isNew bool) error {
-				if isNew {
-					news++
-				}
-				return nil
-			})
-		}()
-		time.Sleep(time.Minute + pageBeat/2) // between two beats
-		synctest.Wait()
-		quiet := news
-		l.slow = 700 * time.Millisecond
-		l.add(time.Now(), 1, "web.1", "failed")
-		if n, took := wrong(); n != 0 || took != 0 {
-			t.Errorf("the page has %d findings after %v, want the latest diagnosis at once", n, took)
-		}
-		time.Sleep(3 * pageBeat)
-		synctest.Wait()
-		if news != quiet+1 {
-			t.Errorf("the page is told %d times, and %d before, of a process that failed", news, quiet)
-		}
-		if n, took := wrong(); n != 1 || took != 0 {
-			t.Errorf("the page has %d findings after %v, want the one at once", n, took)
-		}
-		cancel()
-		<-done
-		time.Sleep(time.Minute)
-		if n, took := wrong(); n != 1 || took == 0 {
-			t.Errorf("after a minute in which nobody looked the page has %d findings after %v, want those of a new look", n, took)
-		}
-	})
 }

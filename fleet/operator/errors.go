@@ -114,7 +114,7 @@ func (p partly) Unwrap() error { return p.error }
 
 // afterSome adds to an error how many letters a call had done before it; did is what it
 // does.
-func afterSome(err error, n int64, did string) error {
+func afterSome(err error, n int, did string) error {
 	if err == nil || n == 0 {
 		return err
 	}

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 )
 
 func FuzzTokens(f *testing.F) {
@@ -18,22 +20,23 @@ func FuzzTokens(f *testing.F) {
 		if (err == nil) == (len(list) == 0) {
 			t.Errorf("%d tokens and %v", len(list), err)
 		}
-		for _, l := range list {
-			if l.who.Role != RoleViewer && l.who.Role != RoleOperator || l.who.Name == "" {
-				t.Errorf("an unknown token was accepted: %+v", l.who)
+		for _, who := range list {
+			if who.Role != RoleViewer && who.Role != RoleOperator || who.Name == "" {
+				t.Errorf("an unknown token was accepted: %+v", who)
 			}
 		}
 	})
 }
 
 func FuzzPageToken(f *testing.F) {
-	f.Add(paging{list: "list"}.next("m-1"))
+	f.Add(paging{}.next("m-1"))
 	f.Add("e30")
 	f.Add("!")
 	f.Fuzz(func(t *testing.T, token string) {
 		var v violations
-		after := v.page(token, "list")
-		if again := (paging{list: "list"}).next(after); len(v) == 0 && after != "" && v.page(again, "list") != after {
+		after := v.paging(&operatorv1.ListWorkersRequest{PageToken: token}).after
+		again := v.paging(&operatorv1.ListWorkersRequest{PageToken: paging{}.next(after)}).after
+		if len(v) == 0 && again != after {
 			t.Errorf("%q was read as %q", token, after)
 		}
 	})

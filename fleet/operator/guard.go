@@ -32,7 +32,7 @@ func (s *Server) guard(next http.Handler) http.Handler {
 		out := http.NewResponseController(w)
 		w = &deadlineWriter{ResponseWriter: w, out: out}
 		if r.Body != nil && r.Body != http.NoBody {
-			r.Body = timed(out, r.Body)
+			_ = out.SetReadDeadline(time.Now().Add(bodyTime))
 		}
 		if err := s.checkHost(r); err != nil {
 			s.refuse(w, r, err)
@@ -41,15 +41,6 @@ func (s *Server) guard(next http.Handler) http.Handler {
 		if err := origin.Check(r); err != nil {
 			s.refuse(w, r, Errorf(connect.CodePermissionDenied, ReasonOrigin, "",
 				"the request comes from another site's page: open the dashboard itself"))
-			return
-		}
-		// Another site's page may link here. It may not load anything from here, such as
-		// an image, because the browser would send this server's credentials with the request.
-		isFromOtherSite := r.Header.Get("Sec-Fetch-Site") == "cross-site"
-		followsLink := r.Header.Get("Sec-Fetch-Mode") == "navigate"
-		if isFromOtherSite && !followsLink {
-			s.refuse(w, r, Errorf(connect.CodePermissionDenied, ReasonOrigin, "",
-				"another site's page loads this: open the dashboard itself"))
 			return
 		}
 		remote := s.clientAddr(r)
@@ -69,16 +60,14 @@ func (s *Server) guard(next http.Handler) http.Handler {
 			s.refuse(w, r, err)
 			return
 		}
-		if wait, ok := s.rates.take(who.id()); !ok {
-			h.Set("Retry-After", fmt.Sprint(int(wait/time.Second)+1))
+		if !s.rates.take(who.id()) {
+			h.Set("Retry-After", fmt.Sprint(int(1/s.cfg.Rate)+1))
 			s.refuse(w, r, Errorf(connect.CodeResourceExhausted, ReasonRateLimited, "",
 				"too many requests of %s: at most %v a second", who.Name, s.cfg.Rate))
 			return
 		}
 		r = r.WithContext(WithPrincipal(r.Context(), who))
-		release, err := s.readBody(r, who)
-		defer release()
-		if err != nil {
+		if err := s.readBody(out, r, who); err != nil {
 			s.refuse(w, r, err)
 			return
 		}
@@ -211,7 +200,7 @@ func (s *Server) recognise(r *http.Request) (Principal, error) {
 func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	if strings.HasPrefix(r.URL.Path, "/ui/") && strings.Contains(r.Header.Get("Accept"), "text/html") {
 		err = wire(r.Context(), s.log, "", err)
-		s.ui.Refuse(w, r, httpStatus(err), client.Message(err))
+		s.ui.Refuse(w, httpStatus(err), client.Message(err))
 		return
 	}
 	writeRefusal(w, r, err)

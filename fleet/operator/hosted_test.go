@@ -2,7 +2,9 @@ package operator_test
 
 import (
 	"context"
+	"fmt"
 	"net/url"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -11,29 +13,34 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/pleme-io/lifecycle-go/fleet/host"
 	"github.com/pleme-io/lifecycle-go/fleet/operator"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 )
 
-func (h *hosted) LetterGroups(_ context.Context, id string) ([]operator.LetterGroup, error) {
+func (h *hosted) LetterGroups(_ context.Context, id string) ([]host.LetterGroup, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	list := h.dead[id]
 	if len(list) == 0 {
 		return nil, nil
 	}
-	g := operator.LetterGroup{DeadLetterGroup: &operatorv1.DeadLetterGroup{Name: list[0].GetReason(), Reason: list[0].GetReason(), Count: int64(len(list)), FirstAt: list[0].GetAt(), LastAt: list[len(list)-1].GetAt(), FirstId: list[0].GetId()}}
+	g := host.LetterGroup{Name: list[0].GetReason(), Reason: list[0].GetReason(), First: list[0].GetAt().AsTime(), Last: list[len(list)-1].GetAt().AsTime()}
 	for _, d := range list {
-		g.IDs = append(g.IDs, d.GetId())
+		seq, err := strconv.ParseUint(d.GetId(), 10, 64)
+		if err != nil {
+			return nil, err
+		}
+		g.Seqs = append(g.Seqs, seq)
 	}
-	return []operator.LetterGroup{g}, nil
+	return []host.LetterGroup{g}, nil
 }
 
-func (h *hosted) DeadLetter(_ context.Context, id, letter string) (*operatorv1.DeadLetter, error) {
+func (h *hosted) DeadLetter(_ context.Context, id string, letter uint64) (*operatorv1.DeadLetter, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, d := range h.dead[id] {
-		if d.GetId() == letter {
+		if d.GetId() == fmt.Sprint(letter) {
 			d = proto.CloneOf(d)
 			d.Size = int64(len(d.GetData()))
 			d.Headers = []*operatorv1.Header{{Name: "Lifecycle-Key", Values: []string{"8812"}}, {Name: "Traceparent", Values: []string{"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}}}
@@ -44,12 +51,12 @@ func (h *hosted) DeadLetter(_ context.Context, id, letter string) (*operatorv1.D
 	return nil, operator.Errorf(connect.CodeNotFound, operator.ReasonNotFound, "id", "no such dead letter")
 }
 
-func (h *hosted) Code(context.Context, string, string, string) (*operator.CodePair, error) {
-	return &operator.CodePair{
-		From: "sha256:" + strings.Repeat("beef", 16), To: "sha256:" + strings.Repeat("c3d4", 16), Known: true,
-		Before:  []byte("def handle(m):\n    order = m.json\n    return order['customer']\n"),
-		After:   []byte("def handle(m):\n    order = m.json\n    if 'customer' not in order:\n        return None\n    return order['customer']\n"),
-		Changes: []*operatorv1.DiffWorkerCodeResponse_Change{{Field: "limits.time", From: "2s", To: "5s"}, {Field: "secrets", To: "TOKEN"}},
+func (h *hosted) Code(context.Context, string, string, string) (*host.Comparison, error) {
+	return &host.Comparison{
+		From: host.Version{Digest: strings.Repeat("beef", 16)}, To: host.Version{Digest: strings.Repeat("c3d4", 16)}, Known: true,
+		Before:   []byte("def handle(m):\n    order = m.json\n    return order['customer']\n"),
+		After:    []byte("def handle(m):\n    order = m.json\n    if 'customer' not in order:\n        return None\n    return order['customer']\n"),
+		Settings: []host.Difference{{Field: "limits.time", From: "2s", To: "5s"}, {Field: "secrets", To: "TOKEN"}},
 	}, nil
 }
 
@@ -61,20 +68,20 @@ func (h *hosted) Activity(context.Context, string) (*operatorv1.WorkerActivity, 
 	}, nil
 }
 
-func (h *hosted) RedriveEdited(_ context.Context, _, letter string, data []byte, _ string) ([]byte, error) {
+func (h *hosted) RedriveEdited(_ context.Context, _ string, letter uint64, data []byte) ([]byte, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.was = "edited " + letter + ": " + string(data)
+	h.was = fmt.Sprintf("edited %d: %s", letter, data)
 	return nil, nil
 }
 
-func (h *hosted) Discard(_ context.Context, id string, ids []string, dryRun bool, _ string) (int64, error) {
+func (h *hosted) Discard(_ context.Context, _ string, letters []uint64, dryRun bool) (int, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if !dryRun {
-		h.was = "discarded " + strings.Join(ids, " ")
+		h.was = "discarded " + strings.Trim(fmt.Sprint(letters), "[]")
 	}
-	return int64(len(ids)), nil
+	return len(letters), nil
 }
 
 func (h *hosted) did() string {

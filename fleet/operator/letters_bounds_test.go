@@ -41,7 +41,7 @@ func (o *office) store(n int, data string, header nats.Header) {
 func TestPageOfLettersKeepsNoWholeMessage(t *testing.T) {
 	o := openOffice(t, nil, "")
 	o.store(3, strings.Repeat("x", 500_000), nil)
-	list, err := operator.FromHost(o.ask).DeadLetters(t.Context(), "desk", "", "", 1001)
+	list, err := operator.FromHost(o.ask).DeadLetters(t.Context(), "desk", "", 0, 1001)
 	if err != nil || len(list) != 3 {
 		t.Fatalf("%d letters, %v", len(list), err)
 	}
@@ -172,8 +172,8 @@ type twoVersions struct {
 	before, after string
 }
 
-func (c twoVersions) Code(context.Context, string, string, string) (*operator.CodePair, error) {
-	return &operator.CodePair{From: "sha256:a", To: "sha256:b", Before: []byte(c.before), After: []byte(c.after)}, nil
+func (c twoVersions) Code(context.Context, string, string, string) (*host.Comparison, error) {
+	return &host.Comparison{From: host.Version{Digest: "a"}, To: host.Version{Digest: "b"}, Before: []byte(c.before), After: []byte(c.after)}, nil
 }
 
 // Code of very many lines is not compared, and a page shows a part of a long diff and says
@@ -208,11 +208,11 @@ type breaking struct {
 	err error
 }
 
-func (b breaking) Discard(context.Context, string, []string, bool, string) (int64, error) {
+func (b breaking) Discard(context.Context, string, []uint64, bool) (int, error) {
 	return 3, b.err
 }
 
-func (b breaking) Redrive(context.Context, string, []string, string) (int64, error) { return 3, b.err }
+func (b breaking) Redrive(context.Context, string, []uint64) (int, error) { return 3, b.err }
 
 // A call that fails in the middle says how many dead letters it has done.
 func TestErrorInTheMiddleOfLetters(t *testing.T) {

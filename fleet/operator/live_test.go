@@ -1,9 +1,7 @@
 package operator_test
 
 import (
-	"bufio"
 	"fmt"
-	"net/http"
 	"regexp"
 	"strings"
 	"testing"
@@ -13,29 +11,6 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/operator"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 )
-
-// A page of an area that does not report its changes is notified when it is ready, and
-// again and again. The stream does not ask the area.
-func TestLivePagesLookAgain(t *testing.T) {
-	base, _ := serve(t, operator.Config{Workers: noWorkers{}})
-	resp, err := http.Get(base + "/ui/live?topic=workers")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	if got := resp.Header.Get("Content-Type"); got != "text/event-stream" {
-		t.Fatalf("it is %s", got)
-	}
-	notified := 0
-	for lines := bufio.NewScanner(resp.Body); notified < 3 && lines.Scan(); {
-		if lines.Text() == "data: changed" {
-			notified++
-		}
-	}
-	if notified < 3 {
-		t.Errorf("the page is notified %d times", notified)
-	}
-}
 
 // crowd returns n processes of two services.
 func crowd(n int) (list []*operatorv1.Process) {

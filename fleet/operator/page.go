@@ -1,59 +1,27 @@
 package operator
 
 import (
-	"crypto/sha256"
 	"encoding/base64"
 	"strconv"
-
-	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/reflect/protoreflect"
 )
-
-// paged is a request for one page of a list.
-type paged interface {
-	proto.Message
-	GetPageSize() int32
-	GetPageToken() string
-}
 
 // paging is where a page begins, and how long it is.
 type paging struct {
 	size  int
 	after string // the key of the last element of the page before, "" for the first page
-	list  string // identifies the list
 }
 
-// paging reads the fields of a request for a page.
-func (v *violations) paging(req paged) paging {
-	whole := proto.Clone(req).ProtoReflect()
-	for _, field := range []protoreflect.Name{"page_size", "page_token"} {
-		whole.Clear(whole.Descriptor().Fields().ByName(field))
-	}
-	text, err := proto.MarshalOptions{Deterministic: true}.Marshal(whole.Interface())
+// paging reads the fields of a request for one page of a list.
+func (v *violations) paging(req interface {
+	GetPageSize() int32
+	GetPageToken() string
+},
+) paging {
+	after, err := base64.RawURLEncoding.DecodeString(req.GetPageToken())
 	if err != nil {
-		text = []byte(err.Error())
-	}
-	sum := sha256.Sum256(append([]byte(whole.Descriptor().Name()+" "), text...))
-	p := paging{size: v.size("page_size", req.GetPageSize()), list: string(sum[:9])}
-	p.after = v.page(req.GetPageToken(), p.list)
-	return p
-}
-
-// page reads the token of a page of a list, and returns where it begins. A token that is used with
-// other filters is an error. An empty token is the first page.
-func (v *violations) page(token, list string) (after string) {
-	if token == "" {
-		return ""
-	}
-	text, err := base64.RawURLEncoding.DecodeString(token)
-	switch {
-	case err != nil || len(token) > 4*maxName || len(text) < len(list):
 		v.add("page_token", "is not a next_page_token of this server")
-		return ""
-	case string(text[:len(list)]) != list:
-		v.add("page_token", "belongs to a list with other filters: start again without it")
 	}
-	return string(text[len(list):])
+	return paging{size: v.size("page_size", req.GetPageSize()), after: string(after)}
 }
 
 // next returns the token of the page after the element with a key, "" when there is none.
@@ -61,7 +29,7 @@ func (p paging) next(key string) string {
 	if key == "" {
 		return ""
 	}
-	return base64.RawURLEncoding.EncodeToString([]byte(p.list + key))
+	return base64.RawURLEncoding.EncodeToString([]byte(key))
 }
 
 // nextNumber is next for a list whose keys are numbers; 0 is no next page.
@@ -74,7 +42,10 @@ func (p paging) nextNumber(key uint64) string {
 
 // number returns after as a number, for a list whose keys are numbers.
 func (p paging) number(v *violations) uint64 {
-	n, err := sequence(p.after)
+	if p.after == "" {
+		return 0
+	}
+	n, err := strconv.ParseUint(p.after, 10, 64)
 	if err != nil {
 		v.add("page_token", "is not a next_page_token of this server")
 	}

@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"connectrpc.com/connect"
 	"connectrpc.com/grpchealth"
@@ -75,7 +76,7 @@ func (s *Server) transcoder(rest http.Handler) (http.Handler, error) {
 	}
 	add(operatorv1connect.NewWorkflowServiceHandler(workflowService{s}, opts...))
 	add(operatorv1connect.NewWorkerServiceHandler(workerService{s}, opts...))
-	add(operatorv1connect.NewProcessServiceHandler(processService{s: s}, opts...))
+	add(operatorv1connect.NewProcessServiceHandler(processService{s}, opts...))
 	add(operatorv1connect.NewAccessServiceHandler(accessService{s}, opts...))
 
 	reflector := grpcreflect.NewStaticReflector(names...)
@@ -245,17 +246,7 @@ func (e *explainer) answer(r *http.Request) {
 		sum := sha256.Sum256(e.held.Bytes())
 		h.Set("ETag", `"`+hex.EncodeToString(sum[:12])+`"`)
 	}
-	for _, list := range r.Header.Values("If-None-Match") {
-		for tag := range strings.SplitSeq(list, ",") {
-			if tag = strings.TrimPrefix(strings.TrimSpace(tag), "W/"); tag == "*" || tag == h.Get("ETag") {
-				h.Del("Content-Type")
-				h.Del("Content-Length")
-				e.ResponseWriter.WriteHeader(http.StatusNotModified)
-				return
-			}
-		}
-	}
-	_, _ = e.ResponseWriter.Write(e.held.Bytes())
+	http.ServeContent(e.ResponseWriter, r, "", time.Time{}, bytes.NewReader(e.held.Bytes()))
 }
 
 func (e *explainer) finish(r *http.Request) {
@@ -307,7 +298,7 @@ func (s *Server) serveEvents(mux *http.ServeMux) {
 		func(r *http.Request, id string) (*operatorv1.WatchRequest, error) {
 			return &operatorv1.WatchRequest{Type: r.PathValue("type"), Id: id}, nil
 		})
-	serveWatch(mux, "GET /watch/processes", "id", "ID", processService{s: s}.watch,
+	serveWatch(mux, "GET /watch/processes", "id", "ID", processService{s}.watch,
 		func(_ *http.Request, id string) (*operatorv1.WatchProcessesRequest, error) {
 			return &operatorv1.WatchProcessesRequest{Id: id}, nil
 		})
@@ -344,7 +335,10 @@ func serveWatch[R any, E event](
 			return
 		}
 		sse(w, r, func(send func(string, proto.Message) error) error {
-			return watch(r.Context(), req, func(m E) error { return send(eventNames[m.GetKind()], m) })
+			return watch(r.Context(), req, func(m E) error {
+				kind := strings.TrimPrefix(m.GetKind().String(), "KIND_")
+				return send(strings.ToLower(kind), m)
+			})
 		})
 	})
 }
@@ -361,13 +355,6 @@ func only(r *http.Request, name, form string) (string, error) {
 		}
 	}
 	return query.Get(name), nil
-}
-
-var eventNames = map[operatorv1.WatchResponse_Kind]string{
-	operatorv1.WatchResponse_KIND_PUT:       "put",
-	operatorv1.WatchResponse_KIND_DELETED:   "deleted",
-	operatorv1.WatchResponse_KIND_SYNCED:    "synced",
-	operatorv1.WatchResponse_KIND_HEARTBEAT: "heartbeat",
 }
 
 // sse serves one watch as events whose data is the message as JSON. An error before

@@ -354,10 +354,10 @@ func (w willing) History(ctx context.Context, id string) ([]*operatorv1.CodeVers
 func (w willing) Recover(context.Context, string) (*operatorv1.RecoverWorkersResponse, error) {
 	return &operatorv1.RecoverWorkersResponse{}, nil
 }
-func (w willing) Redrive(_ context.Context, _ string, ids []string, _ string) (int64, error) {
-	return int64(len(ids)), nil
+func (w willing) Redrive(_ context.Context, _ string, letters []uint64) (int, error) {
+	return len(letters), nil
 }
-func (w willing) RedriveEdited(context.Context, string, string, []byte, string) ([]byte, error) {
+func (w willing) RedriveEdited(context.Context, string, uint64, []byte) ([]byte, error) {
 	return []byte(w.s.text("data")), nil
 }
 func (w willing) Apply(ctx context.Context, spec *operatorv1.WorkerSpec, _ bool, _ string) (*operatorv1.ApplyWorkerResponse, error) {

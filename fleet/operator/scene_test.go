@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/pleme-io/lifecycle-go/fleet/host"
 	"github.com/pleme-io/lifecycle-go/fleet/operator"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 	"github.com/pleme-io/lifecycle-go/fleet/workflow"
@@ -79,10 +80,10 @@ func (s *scene) pages() map[string]string {
 		"restart": "/ui/act/restart-unit" + q("id", s.text("process"), "unit", s.text("unit")),
 		"drain":   "/ui/act/drain" + q("id", s.text("process")), "rollback": "/ui/act/rollback" + q("id", s.text("worker"), "digest", s.text("digest")),
 		"letters": "/ui/workers/" + p("worker") + "/deadletters", "group": "/ui/workers/" + p("worker") + "/deadletters" + q("group", s.text("reason")),
-		"letter": "/ui/workers/" + p("worker") + "/deadletters/" + p("letter"), "hex": "/ui/workers/" + p("worker") + "/deadletters/" + p("letter") + "?as=hex",
-		"edit": "/ui/act/edit" + q("id", s.text("worker"), "letter", s.text("letter")), "discard": "/ui/act/discard" + q("id", s.text("worker"), "group", s.text("reason")),
+		"letter": "/ui/workers/" + p("worker") + "/deadletters/" + "7", "hex": "/ui/workers/" + p("worker") + "/deadletters/" + "7" + "?as=hex",
+		"edit": "/ui/act/edit" + q("id", s.text("worker"), "letter", "7"), "discard": "/ui/act/discard" + q("id", s.text("worker"), "group", s.text("reason")),
 		"diff":    "/ui/workers/" + p("worker") + "/diff",
-		"redrive": "/ui/act/redrive" + q("id", s.text("worker"), "letter", s.text("letter")), "nothing": "/ui/act/" + p("action"),
+		"redrive": "/ui/act/redrive" + q("id", s.text("worker"), "letter", "7"), "nothing": "/ui/act/" + p("action"),
 	}
 }
 
@@ -175,34 +176,34 @@ func (w sceneWorkers) Get(_ context.Context, id string) (*operatorv1.Worker, err
 	}, nil
 }
 
-func (w sceneWorkers) DeadLetters(context.Context, string, string, string, int) ([]*operatorv1.DeadLetter, error) {
+func (w sceneWorkers) DeadLetters(context.Context, string, string, uint64, int) ([]*operatorv1.DeadLetter, error) {
 	t := w.s.text
 	return []*operatorv1.DeadLetter{{Id: t("letter"), Topic: t("topic"), Reason: t("reason"), Data: []byte(t("data")), At: timestamppb.Now()}}, nil
 }
 
-func (w sceneWorkers) LetterGroups(context.Context, string) ([]operator.LetterGroup, error) {
+func (w sceneWorkers) LetterGroups(context.Context, string) ([]host.LetterGroup, error) {
 	t := w.s.text
-	return []operator.LetterGroup{{DeadLetterGroup: &operatorv1.DeadLetterGroup{Name: t("reason"), Reason: t("reason"), Count: 1, FirstAt: timestamppb.Now(), LastAt: timestamppb.Now(), FirstId: t("letter")}, IDs: []string{t("letter")}}}, nil
+	return []host.LetterGroup{{Name: t("reason"), Reason: t("reason"), First: time.Now(), Last: time.Now(), Seqs: []uint64{7}}}, nil
 }
 
-func (w sceneWorkers) DeadLetter(ctx context.Context, id, _ string) (*operatorv1.DeadLetter, error) {
+func (w sceneWorkers) DeadLetter(ctx context.Context, id string, _ uint64) (*operatorv1.DeadLetter, error) {
 	t := w.s.text
-	list, err := w.DeadLetters(ctx, id, "", "", 1)
+	list, err := w.DeadLetters(ctx, id, "", 0, 1)
 	d := list[0]
 	d.Size, d.Message, d.DataDigest, d.Digest = int64(len(d.GetData())), t("message"), t("sum"), t("digest")
 	d.Headers = []*operatorv1.Header{{Name: t("header"), Values: []string{t("header value")}}}
 	return d, err
 }
 
-func (w sceneWorkers) Discard(context.Context, string, []string, bool, string) (int64, error) {
+func (w sceneWorkers) Discard(context.Context, string, []uint64, bool) (int, error) {
 	return 1, nil
 }
 
-func (w sceneWorkers) Code(context.Context, string, string, string) (*operator.CodePair, error) {
+func (w sceneWorkers) Code(context.Context, string, string, string) (*host.Comparison, error) {
 	t := w.s.text
-	return &operator.CodePair{
-		From: t("digest"), To: t("digest two"), Before: []byte("same\n" + t("code") + "\n"), After: []byte("same\n" + t("code two") + "\n"),
-		Changes: []*operatorv1.DiffWorkerCodeResponse_Change{{Field: t("setting"), From: t("old"), To: t("new")}}, Known: true,
+	return &host.Comparison{
+		From: host.Version{Digest: t("digest")}, To: host.Version{Digest: t("digest two")}, Before: []byte("same\n" + t("code") + "\n"), After: []byte("same\n" + t("code two") + "\n"),
+		Settings: []host.Difference{{Field: t("setting"), From: t("old"), To: t("new")}}, Known: true,
 	}, nil
 }
 

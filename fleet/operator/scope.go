@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"connectrpc.com/connect"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 )
@@ -201,14 +200,6 @@ func (s *Server) resolve(ctx context.Context, c *request) error {
 	return nil
 }
 
-// permitted returns an error unless the caller may do an action at the object that resolve found.
-func (s *Server) permitted(c *request) error {
-	if c.scope == scopeParts || c.who.Role.atLeast(needs[c.action]) {
-		return nil
-	}
-	return s.permit(c.who, c.action, c.at)
-}
-
 // permit returns an error unless the caller may do the action at an object. A caller that does
 // not see the object gets the same error as when there is none.
 func (s *Server) permit(who Principal, action string, x object) error {
@@ -278,7 +269,7 @@ func (s *Server) may(ctx context.Context, action, of string) bool {
 	if of == "" {
 		c.scope = scopeFleet
 	}
-	return s.resolve(ctx, c) == nil && s.permitted(c) == nil
+	return s.resolve(ctx, c) == nil && s.permit(who, action, c.at) == nil
 }
 
 // mayApply returns an error unless the caller may apply a spec. The caller needs the role at the
@@ -313,20 +304,26 @@ func (s *Server) mayApply(ctx context.Context, who Principal, spec *operatorv1.W
 		who.Name, needs[action], clip(spec.GetTenant(), maxName), clip(spec.GetId(), maxName))
 }
 
+func (s *Server) workersByID(ctx context.Context) (map[string]*operatorv1.Worker, error) {
+	workers := map[string]*operatorv1.Worker{}
+	if s.cfg.Workers == nil {
+		return workers, nil
+	}
+	list, err := s.cfg.Workers.List(ctx)
+	for _, w := range list {
+		workers[w.GetId()] = w
+	}
+	return workers, err
+}
+
 // seesAudit returns a function that reports whether the caller sees an entry of the audit: its
 // own attempts, and attempts at objects that it sees. A caller that sees a worker because of its
 // tenant sees the entries since the worker was made, or since the oldest version in its history.
 // An earlier worker of that id may have belonged to another tenant, which the entry does not say.
 func (s *Server) seesAudit(ctx context.Context, who Principal) (func(*operatorv1.AuditEntry) bool, error) {
-	workers := map[string]*operatorv1.Worker{}
-	if s.cfg.Workers != nil && slices.ContainsFunc(who.Grants, func(g Grant) bool { return len(g.Tenants) > 0 }) {
-		list, err := s.cfg.Workers.List(ctx)
-		if err != nil {
-			return nil, err
-		}
-		for _, w := range list {
-			workers[w.GetId()] = w
-		}
+	workers, err := s.workersByID(ctx)
+	if err != nil {
+		return nil, err
 	}
 	return func(e *operatorv1.AuditEntry) bool {
 		if e.GetWho() == who.Name && e.GetMethod() == who.Method {
@@ -352,48 +349,19 @@ func (s *Server) seesAudit(ctx context.Context, who Principal) (func(*operatorv1
 	}, nil
 }
 
-// seenDiagnosis returns what a caller sees of a diagnosis. Every caller sees findings about the fleet
-// itself, such as that NATS is away.
-func (s *Server) seenDiagnosis(
-	ctx context.Context, who Principal, known roster, answer *operatorv1.DiagnoseResponse,
-) (*operatorv1.DiagnoseResponse, error) {
-	if !who.scoped() {
-		return answer, nil
+// seesFinding reports whether p sees what a finding is about. Every caller sees findings about the
+// fleet itself, such as that NATS is away.
+func (p Principal) seesFinding(f *operatorv1.Finding, known roster, workers map[string]*operatorv1.Worker) bool {
+	switch kind, name, _ := strings.Cut(f.GetSubject(), "/"); kind {
+	case "process":
+		service, _ := known.service(name)
+		return p.sees(object{service: service})
+	case "service":
+		return p.sees(object{service: name})
+	case "workflow":
+		return p.sees(object{workflow: name})
+	case "worker":
+		return p.sees(workerObject(workers[name]))
 	}
-	workers := map[string]object{}
-	if s.cfg.Workers != nil {
-		all, err := s.cfg.Workers.List(ctx)
-		if err != nil {
-			return nil, err
-		}
-		for _, w := range all {
-			workers[w.GetId()] = workerObject(w)
-		}
-	}
-	answer = proto.CloneOf(answer)
-	answer.Findings = slices.DeleteFunc(answer.Findings, func(f *operatorv1.Finding) bool {
-		kind, name, _ := strings.Cut(f.GetSubject(), "/")
-		switch kind {
-		case "process":
-			service, _ := known.service(name)
-			return !who.sees(object{service: service})
-		case "service":
-			return !who.sees(object{service: name})
-		case "workflow":
-			return !who.sees(object{workflow: name})
-		case "worker":
-			return !who.sees(workers[name])
-		}
-		return false
-	})
-	if len(answer.GetLookedAt()) > 0 {
-		n := 0
-		for service, living := range known.living {
-			if who.sees(object{service: service}) {
-				n += living
-			}
-		}
-		answer.LookedAt = []string{fmt.Sprintf("what you may see, of it %d processes", n)}
-	}
-	return answer, nil
+	return true
 }

@@ -6,6 +6,7 @@ import (
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/pleme-io/lifecycle-go/fleet/host"
 	"github.com/pleme-io/lifecycle-go/fleet/operator"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 	"github.com/pleme-io/lifecycle-go/fleet/presence"
@@ -150,33 +151,33 @@ func (w partWorkers) History(ctx context.Context, id string) ([]*operatorv1.Code
 func (w partWorkers) Recover(context.Context, string) (*operatorv1.RecoverWorkersResponse, error) {
 	return &operatorv1.RecoverWorkersResponse{}, nil
 }
-func (w partWorkers) DeadLetters(ctx context.Context, id, _, _ string, _ int) ([]*operatorv1.DeadLetter, error) {
+func (w partWorkers) DeadLetters(ctx context.Context, id, _ string, _ uint64, _ int) ([]*operatorv1.DeadLetter, error) {
 	_, err := w.Get(ctx, id)
 	return nil, err
 }
-func (w partWorkers) Redrive(ctx context.Context, id string, _ []string, _ string) (int64, error) {
+func (w partWorkers) Redrive(ctx context.Context, id string, _ []uint64) (int, error) {
 	_, err := w.Get(ctx, id)
 	return 1, err
 }
-func (w partWorkers) LetterGroups(ctx context.Context, id string) ([]operator.LetterGroup, error) {
+func (w partWorkers) LetterGroups(ctx context.Context, id string) ([]host.LetterGroup, error) {
 	_, err := w.Get(ctx, id)
 	return nil, err
 }
-func (w partWorkers) DeadLetter(ctx context.Context, id, _ string) (*operatorv1.DeadLetter, error) {
+func (w partWorkers) DeadLetter(ctx context.Context, id string, _ uint64) (*operatorv1.DeadLetter, error) {
 	_, err := w.Get(ctx, id)
 	return &operatorv1.DeadLetter{Id: "1"}, err
 }
-func (w partWorkers) RedriveEdited(ctx context.Context, id, _ string, _ []byte, _ string) ([]byte, error) {
+func (w partWorkers) RedriveEdited(ctx context.Context, id string, _ uint64, _ []byte) ([]byte, error) {
 	_, err := w.Get(ctx, id)
 	return nil, err
 }
-func (w partWorkers) Discard(ctx context.Context, id string, _ []string, _ bool, _ string) (int64, error) {
+func (w partWorkers) Discard(ctx context.Context, id string, _ []uint64, _ bool) (int, error) {
 	_, err := w.Get(ctx, id)
 	return 1, err
 }
-func (w partWorkers) Code(ctx context.Context, id, _, _ string) (*operator.CodePair, error) {
+func (w partWorkers) Code(ctx context.Context, id, _, _ string) (*host.Comparison, error) {
 	_, err := w.Get(ctx, id)
-	return &operator.CodePair{}, err
+	return &host.Comparison{}, err
 }
 func (w partWorkers) Activity(ctx context.Context, id string) (*operatorv1.WorkerActivity, error) {
 	_, err := w.Get(ctx, id)

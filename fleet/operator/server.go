@@ -16,12 +16,13 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"github.com/pleme-io/lifecycle-go/fleet/internal/eventlog"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/client"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/internal/dashboard"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/internal/feed"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
-	"github.com/pleme-io/lifecycle-go/fsm"
 )
 
 // Config configures a Server. An area that is nil is not served: its methods are
@@ -78,8 +79,7 @@ type Config struct {
 
 	// MaxBody is the largest request, in bytes. Defaults to 9 MiB, which is enough for the
 	// largest code of a worker; at most 1 GiB. A request of a viewer or an inspector may have
-	// 64 KiB. The server refuses a compressed request. All requests that are read or handled at
-	// one time may have four times MaxBody together, and one caller's half of that.
+	// 64 KiB. The server refuses a compressed request.
 	MaxBody int64 `koanf:"max_body"`
 
 	// Rate is how many requests per second one caller may send, with a burst of five
@@ -117,12 +117,10 @@ type Server struct {
 	cfg      Config
 	log      *slog.Logger
 	audit    *audit
-	rates    *limiters // by caller
+	rates    *limiters
 	refused  repeatLog
 	proxies  []netip.Prefix
-	streams  *quota
-	bodies   *quota // bytes
-	scanning *quota
+	streams  *places
 	deps     *dependencies
 	sessions *sessions
 	readings eventlog.Readings // of logs
@@ -158,16 +156,13 @@ func New(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	memory := max(4*cfg.MaxBody, 1<<20)
 	s := &Server{
 		cfg:      cfg,
 		log:      cfg.Logger,
 		audit:    &audit{log: cfg.Logger, store: cfg.AuditLog},
-		rates:    newLimiters(cfg.Rate, max(1, int(5*cfg.Rate))),
+		rates:    &limiters{rate: rate.Limit(cfg.Rate), burst: max(1, int(5*cfg.Rate)), by: map[string]*rate.Limiter{}},
 		proxies:  proxies,
-		streams:  newQuota(int64(cfg.MaxStreams), int64(cfg.MaxStreamsEach)),
-		bodies:   newQuota(memory, memory/2),
-		scanning: newQuota(math.MaxInt64, maxScans),
+		streams:  &places{all: cfg.MaxStreams, each: cfg.MaxStreamsEach, by: map[string]int{}},
 		sessions: sessions,
 		signIn:   signIn,
 	}
@@ -175,7 +170,7 @@ func New(cfg Config) (*Server, error) {
 		Name:         cfg.Name,
 		Workflows:    workflowService{s},
 		Workers:      workerService{s},
-		Processes:    processService{s: s, isPage: true},
+		Processes:    processService{s},
 		Access:       accessService{s},
 		HasWorkflows: cfg.Workflows != nil,
 		HasWorkers:   cfg.Workers != nil,
@@ -183,7 +178,6 @@ func New(cfg Config) (*Server, error) {
 		Sessions:     cfg.Auth != nil,
 		SignIn:       signIn.name(),
 		SignsOutAt:   signIn.signsOutAt,
-		Changed:      s.changed,
 		Away:         s.away,
 		Preview:      preview,
 		May:          s.may,
@@ -201,13 +195,12 @@ func New(cfg Config) (*Server, error) {
 	s.deps = &dependencies{list: cfg.Dependencies, log: cfg.Logger, away: map[string]outage{}}
 	s.flows = &flows{s: s, types: map[string]*flow{}}
 	s.store = newStore(cfg.Processes, func() bool { return len(s.deps.outages()) > 0 })
-	s.diagnosed.sem, s.diagnosed.renew = make(chan struct{}, 1), fsm.NewWake()
 	if cfg.Processes != nil {
 		s.processes = s.newProcessFeed(cfg.Processes)
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	s.stop = stop
-	for _, run := range []func(context.Context){s.deps.run, s.flows.run, s.store.run, s.renewDiagnosis} {
+	for _, run := range []func(context.Context){s.deps.run, s.store.run} {
 		s.work.Go(func() { run(ctx) })
 	}
 	return s, nil
@@ -229,9 +222,7 @@ func (c Config) withDefaults() (Config, error) {
 	if c.AuditLog == nil {
 		c.AuditLog = new(auditMemory)
 	}
-	if c.Logger == nil {
-		c.Logger = slog.Default()
-	}
+	c.Logger = cmp.Or(c.Logger, slog.Default())
 	local := client.IsLoopback(hostname(c.Addr))
 	if c.Auth == nil && !local {
 		return c, fmt.Errorf("operator: %s can be reached from other machines and there is no Auth: "+

@@ -147,10 +147,6 @@ func TestRequestsThatAreWrongNameTheField(t *testing.T) {
 	edit := func(r *operatorv1.RedriveEditedRequest) error { _, err := w.RedriveEdited(ctx, r); return err }
 	read := func(r *operatorv1.ReadDeadLetterRequest) error { _, err := w.ReadDeadLetter(ctx, r); return err }
 	diff := func(r *operatorv1.DiffWorkerCodeRequest) error { _, err := w.DiffWorkerCode(ctx, r); return err }
-	next, err := c.ListEntities(ctx, &operatorv1.ListEntitiesRequest{Type: "drone-survey", PageSize: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
 	for _, tc := range []struct {
 		err           error
 		code          connect.Code
@@ -162,8 +158,7 @@ func TestRequestsThatAreWrongNameTheField(t *testing.T) {
 		{get("drone-survey", "unknown"), connect.CodeNotFound, operator.ReasonNotFound, "id"},
 		{list(&operatorv1.ListEntitiesRequest{PageSize: -1}), connect.CodeInvalidArgument, operator.ReasonInvalid, "page_size"},
 		{list(&operatorv1.ListEntitiesRequest{PageSize: 1001}), connect.CodeInvalidArgument, operator.ReasonInvalid, "page_size"},
-		{list(&operatorv1.ListEntitiesRequest{PageToken: "bm9uc2Vuc2U"}), connect.CodeInvalidArgument, operator.ReasonInvalid, "page_token"},
-		{list(&operatorv1.ListEntitiesRequest{Phase: "flying", PageToken: next.GetNextPageToken()}), connect.CodeInvalidArgument, operator.ReasonInvalid, "page_token"},
+		{list(&operatorv1.ListEntitiesRequest{PageToken: "not a token"}), connect.CodeInvalidArgument, operator.ReasonInvalid, "page_token"},
 		{list(&operatorv1.ListEntitiesRequest{Phase: "swimming"}), connect.CodeInvalidArgument, operator.ReasonInvalid, "phase"},
 		{list(&operatorv1.ListEntitiesRequest{Match: []string{"priority=high"}}), connect.CodeInvalidArgument, operator.ReasonInvalid, "match[0]"},
 		{list(&operatorv1.ListEntitiesRequest{Match: []string{"org=acme", "no equals"}}), connect.CodeInvalidArgument, operator.ReasonInvalid, "match[1]"},

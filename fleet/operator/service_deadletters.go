@@ -5,9 +5,15 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/pleme-io/lifecycle-go/fleet/host"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
+	"github.com/pleme-io/lifecycle-go/internal/text"
 )
 
 // Limits of dead letters in requests and answers.
@@ -24,8 +30,9 @@ func (w workerService) ListDeadLetters(
 ) (*operatorv1.ListDeadLettersResponse, error) {
 	c := requestOf(req)
 	page := c.paging(req)
+	after := page.number(&c.violations)
 	return call(ctx, w.s, c, func(ctx context.Context) (*operatorv1.ListDeadLettersResponse, error) {
-		found, err := c.area.DeadLetters(ctx, req.GetWorkerId(), req.GetGroup(), page.after, page.size+1)
+		found, err := c.area.DeadLetters(ctx, req.GetWorkerId(), req.GetGroup(), after, page.size+1)
 		if err != nil {
 			return nil, err
 		}
@@ -40,15 +47,17 @@ func (w workerService) ListDeadLetters(
 	})
 }
 
-// groupIDs returns the ids of a group of dead letters, none when there is no such group.
-func groupIDs(ctx context.Context, area Letters, id, group string) ([]string, error) {
-	groups, err := area.LetterGroups(ctx, id)
-	for _, g := range groups {
-		if g.GetName() == group {
-			return g.IDs, err
+// letterIDs reads the ids of dead letters, which are numbers.
+func (v *violations) letterIDs(field string, ids ...string) []uint64 {
+	letters := make([]uint64, len(ids))
+	for i, id := range ids {
+		var err error
+		if letters[i], err = strconv.ParseUint(id, 10, 64); err != nil {
+			v.add(field, "has %q, which is not the id of a dead letter", clip(id, 32))
+			break
 		}
 	}
-	return nil, err
+	return letters
 }
 
 func (w workerService) ListDeadLetterGroups(
@@ -63,10 +72,17 @@ func (w workerService) ListDeadLetterGroups(
 		answer := &operatorv1.ListDeadLetterGroupsResponse{}
 		for i, g := range groups {
 			if i >= maxReasons {
-				answer.Others += g.GetCount()
+				answer.Others += int64(len(g.Seqs))
 				continue
 			}
-			answer.Groups = append(answer.Groups, g.DeadLetterGroup)
+			answer.Groups = append(answer.Groups, &operatorv1.DeadLetterGroup{
+				Name:    g.Name,
+				Count:   int64(len(g.Seqs)),
+				Reason:  text.Valid(g.Reason),
+				FirstAt: timestamppb.New(g.First),
+				LastAt:  timestamppb.New(g.Last),
+				FirstId: strconv.FormatUint(g.Seqs[0], 10),
+			})
 		}
 		return answer, nil
 	})
@@ -86,12 +102,13 @@ func (w workerService) ReadDeadLetter(
 	case limit == 0:
 		limit = plainPart
 	}
+	letter := c.letterIDs("id", req.GetId())
 	c.detail = req.GetId()
 	if req.GetOffset() != 0 {
 		c.detail += fmt.Sprintf(" from byte %d on", req.GetOffset())
 	}
 	return call(ctx, w.s, c, func(ctx context.Context) (*operatorv1.DeadLetter, error) {
-		d, err := c.area.DeadLetter(ctx, req.GetWorkerId(), req.GetId())
+		d, err := c.area.DeadLetter(ctx, req.GetWorkerId(), letter[0])
 		if err != nil {
 			return nil, err
 		}
@@ -103,21 +120,23 @@ func (w workerService) ReadDeadLetter(
 
 // choice says which dead letters a request is about.
 type choice struct {
-	ids   []string
-	all   bool
-	group string
+	ids     []string
+	all     bool
+	group   string
+	letters []uint64 // of ids
 }
 
 // choice checks the fields that choose dead letters.
-func (v *violations) choice(c choice) {
-	switch n := len(c.ids); {
-	case n == 0 && !c.all && c.group == "":
+func (v *violations) choice(ids []string, all bool, group string) choice {
+	switch n := len(ids); {
+	case n == 0 && !all && group == "":
 		v.add("ids", "is missing: name dead letters, or set all or group")
-	case n > 0 && c.all:
+	case n > 0 && all:
 		v.add("all", "is set and ids are given: want one of the two")
-	case c.group != "" && (c.all || n > 0):
+	case group != "" && (all || n > 0):
 		v.add("group", "is set together with ids or all: want one of the three")
 	}
+	return choice{ids, all, group, v.letterIDs("ids", ids...)}
 }
 
 func (c choice) String() string {
@@ -130,29 +149,31 @@ func (c choice) String() string {
 	return strings.Join(c.ids, ", ")
 }
 
-// resolve returns the ids of the dead letters, none for all of them, and false when the
-// group is empty.
-func (c choice) resolve(ctx context.Context, area Letters, id string) (ids []string, some bool, err error) {
+// resolve returns the dead letters, none for all of them, and false when the group is empty.
+func (c choice) resolve(ctx context.Context, area Letters, id string) (letters []uint64, some bool, err error) {
 	if c.group == "" {
-		return c.ids, true, nil
+		return c.letters, true, nil
 	}
-	ids, err = groupIDs(ctx, area, id, c.group)
-	return ids, len(ids) > 0, err
+	groups, err := area.LetterGroups(ctx, id)
+	i := slices.IndexFunc(groups, func(g host.LetterGroup) bool { return g.Name == c.group })
+	if i < 0 {
+		return nil, false, err
+	}
+	return groups[i].Seqs, true, err
 }
 
 func (w workerService) Redrive(ctx context.Context, req *operatorv1.RedriveRequest) (*operatorv1.RedriveResponse, error) {
 	c := requestOf(req)
-	chosen := choice{req.GetIds(), req.GetAll(), req.GetGroup()}
-	c.choice(chosen)
+	chosen := c.choice(req.GetIds(), req.GetAll(), req.GetGroup())
 	c.detail = chosen.String()
 	return call(ctx, w.s, c, func(ctx context.Context) (*operatorv1.RedriveResponse, error) {
-		ids, some, err := chosen.resolve(ctx, c.area, req.GetWorkerId())
+		letters, some, err := chosen.resolve(ctx, c.area, req.GetWorkerId())
 		if err != nil || !some {
 			return &operatorv1.RedriveResponse{}, err
 		}
-		n, err := c.area.Redrive(ctx, req.GetWorkerId(), ids, c.who.Name)
+		n, err := c.area.Redrive(ctx, req.GetWorkerId(), letters)
 		c.note("dead letters: %d", n) // also of a call that failed in the middle
-		return &operatorv1.RedriveResponse{Redriven: n}, afterSome(err, n, "redriven")
+		return &operatorv1.RedriveResponse{Redriven: int64(n)}, afterSome(err, n, "redriven")
 	})
 }
 
@@ -163,13 +184,13 @@ func (w workerService) RedriveEdited(
 	if n := len(req.GetData()); n > maxEdited {
 		c.add("data", "has %d bytes, at most %d are allowed", n, maxEdited)
 	}
-	after := digestOf(req.GetData())
+	letter, after := c.letterIDs("id", req.GetId()), digestOf(req.GetData())
 	c.detail = req.GetId() + " edited to " + after
 	if req.GetNote() != "" {
 		c.detail += ": " + req.GetNote()
 	}
 	return call(ctx, w.s, c, func(ctx context.Context) (*operatorv1.RedriveEditedResponse, error) {
-		data, err := c.area.RedriveEdited(ctx, req.GetWorkerId(), req.GetId(), req.GetData(), c.who.Name)
+		data, err := c.area.RedriveEdited(ctx, req.GetWorkerId(), letter[0], req.GetData())
 		if err != nil {
 			return nil, err
 		}
@@ -191,20 +212,19 @@ func (w workerService) DiscardDeadLetters(
 	if !req.GetDryRun() {
 		c.required("note", req.GetNote())
 	}
-	chosen := choice{req.GetIds(), req.GetAll(), req.GetGroup()}
-	c.choice(chosen)
+	chosen := c.choice(req.GetIds(), req.GetAll(), req.GetGroup())
 	c.dryRun = req.GetDryRun()
 	c.detail = chosen.String()
 	if req.GetNote() != "" {
 		c.detail = clip(req.GetNote(), 400) + "; " + c.detail // the ids may be long
 	}
 	return call(ctx, w.s, c, func(ctx context.Context) (*operatorv1.DiscardDeadLettersResponse, error) {
-		ids, some, err := chosen.resolve(ctx, c.area, req.GetWorkerId())
+		letters, some, err := chosen.resolve(ctx, c.area, req.GetWorkerId())
 		if err != nil || !some {
 			return &operatorv1.DiscardDeadLettersResponse{}, err
 		}
-		n, err := c.area.Discard(ctx, req.GetWorkerId(), ids, req.GetDryRun(), c.who.Name)
+		n, err := c.area.Discard(ctx, req.GetWorkerId(), letters, req.GetDryRun())
 		c.note("dead letters: %d", n) // also of a call that failed in the middle
-		return &operatorv1.DiscardDeadLettersResponse{Discarded: n}, afterSome(err, n, "discarded")
+		return &operatorv1.DiscardDeadLettersResponse{Discarded: int64(n)}, afterSome(err, n, "discarded")
 	})
 }

@@ -18,10 +18,7 @@ import (
 )
 
 // processService implements the contract's ProcessService.
-type processService struct {
-	s      *Server
-	isPage bool // a page shows the latest diagnosis and does not wait for a new one
-}
+type processService struct{ s *Server }
 
 func (p processService) ListProcesses(
 	ctx context.Context, req *operatorv1.ListProcessesRequest,
@@ -115,11 +112,7 @@ func (p processService) ListEvents(
 func (p processService) Diagnose(ctx context.Context, req *operatorv1.DiagnoseRequest) (*operatorv1.DiagnoseResponse, error) {
 	c := requestOf(req)
 	return call(ctx, p.s, c, func(ctx context.Context) (*operatorv1.DiagnoseResponse, error) {
-		look := p.s.Diagnosis
-		if p.isPage {
-			look = p.s.shownDiagnosis
-		}
-		answer, err := look(ctx)
+		answer, err := p.s.Diagnosis(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -129,13 +122,19 @@ func (p processService) Diagnose(ctx context.Context, req *operatorv1.DiagnoseRe
 			return nil, err
 		}
 		known := rosterOf(all)
-		if answer, err = p.s.seenDiagnosis(ctx, c.who, known, answer); err != nil {
-			return nil, err
-		}
 		findings := slices.Clone(answer.GetFindings())
+		if c.who.scoped() {
+			workers, err := p.s.workersByID(ctx)
+			if err != nil {
+				return nil, err
+			}
+			findings = slices.DeleteFunc(findings, func(f *operatorv1.Finding) bool {
+				return !c.who.seesFinding(f, known, workers)
+			})
+		}
 		if isChosen {
 			seen := rosterOf(slices.DeleteFunc(all, func(x *operatorv1.Process) bool { return !c.who.seesProcess(x) }))
-			chosen, err := p.s.choose(ctx, c.who, seen, req.GetService(), req.GetProcess())
+			chosen, err := choose(seen, findings, req.GetService(), req.GetProcess())
 			if err != nil {
 				return nil, err
 			}
@@ -243,12 +242,14 @@ func (p processService) watch(
 	err := p.s.begin(ctx, c)
 	if err == nil {
 		r := p.s.processes.Read(req.GetId(), c.who.seesProcess)
-		err = follow(ctx, p.s, c.who, r, func(kind operatorv1.WatchResponse_Kind, key string, x *operatorv1.Process) error {
+		err = follow(ctx, p.s, c.who, r, func(
+			kind operatorv1.WatchResponse_Kind, key string, x *operatorv1.Process,
+		) *operatorv1.WatchProcessesResponse {
 			if kind == operatorv1.WatchResponse_KIND_DELETED {
 				x = &operatorv1.Process{Id: key}
 			}
-			return send(&operatorv1.WatchProcessesResponse{Kind: kind, Process: x})
-		})
+			return &operatorv1.WatchProcessesResponse{Kind: kind, Process: x}
+		}, send)
 	}
 	return p.s.failure(ctx, c.action, err)
 }
@@ -275,13 +276,9 @@ func (s *Server) synced(ctx context.Context) error {
 	if s.cfg.Processes == nil {
 		return notServed("processes")
 	}
-	r := s.processes.Follow("", nil)
-	defer r.Close()
-	for !s.processes.Synced() {
-		if _, err := r.Next(ctx, batch); err != nil {
-			return Errorf(connect.CodeUnavailable, ReasonUnavailable, "",
-				"the processes have not been read yet: try again in a moment")
-		}
+	if s.processes.Synced(ctx) != nil {
+		return Errorf(connect.CodeUnavailable, ReasonUnavailable, "",
+			"the processes have not been read yet: try again in a moment")
 	}
 	return nil
 }
@@ -299,12 +296,6 @@ func (s *Server) listed(ctx context.Context) (list []*operatorv1.Process, err er
 // process returns the process of an id, which may lack the service when no other process has
 // the rest of it.
 func (s *Server) process(ctx context.Context, id string) (*operatorv1.Process, error) {
-	if err := s.synced(ctx); err != nil {
-		return nil, err
-	}
-	if p, isKnown := s.processes.Get(id); isKnown && strings.Contains(id, ".") {
-		return p, nil // as nearly always: a roster of 2000 processes takes 0.4 ms
-	}
 	list, err := s.listed(ctx)
 	if err != nil {
 		return nil, err

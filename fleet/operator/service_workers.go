@@ -10,7 +10,6 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"sync"
 	"unicode/utf8"
 
 	"connectrpc.com/connect"
@@ -188,14 +187,18 @@ func (w workerService) DiffWorkerCode(
 		if err != nil {
 			return nil, err
 		}
-		c.note("%s to %s", pair.From, pair.To)
+		from, to := "sha256:"+pair.From.Digest, "sha256:"+pair.To.Digest
+		c.note("%s to %s", from, to)
 		answer := &operatorv1.DiffWorkerCodeResponse{
-			From:          pair.From,
-			To:            pair.To,
+			From:          from,
+			To:            to,
 			FromBytes:     int64(len(pair.Before)),
 			ToBytes:       int64(len(pair.After)),
-			Changes:       pair.Changes,
 			SettingsKnown: pair.Known,
+		}
+		for _, d := range pair.Settings {
+			change := &operatorv1.DiffWorkerCodeResponse_Change{Field: d.Field, From: d.From, To: d.To}
+			answer.Changes = append(answer.Changes, change)
 		}
 		switch {
 		case bytes.Equal(pair.Before, pair.After):
@@ -206,7 +209,7 @@ func (w workerService) DiffWorkerCode(
 		case lineFeeds(pair.Before)+lineFeeds(pair.After) > maxLines:
 			answer.NotCompared = fmt.Sprintf("the two versions have more than %d lines", maxLines)
 		default:
-			answer.Diff, answer.Added, answer.Removed = unifiedDiff(pair)
+			answer.Diff, answer.Added, answer.Removed = unifiedDiff(from, to, pair.Before, pair.After)
 		}
 		return answer, nil
 	})
@@ -214,8 +217,8 @@ func (w workerService) DiffWorkerCode(
 
 // unifiedDiff compares the code of two versions line by line. It returns the difference in
 // the unified format, and how many lines were added and removed.
-func unifiedDiff(p *CodePair) (text string, added, removed int32) {
-	_, whole, _ := bytes.Cut(diff.Diff(p.From, p.Before, p.To, p.After), []byte("\n")) // without the line "diff FROM TO"
+func unifiedDiff(from, to string, before, after []byte) (text string, added, removed int32) {
+	_, whole, _ := bytes.Cut(diff.Diff(from, before, to, after), []byte("\n")) // without the line "diff FROM TO"
 	text = string(whole)
 	for i, line := range strings.SplitAfter(text, "\n") {
 		switch {
@@ -437,53 +440,27 @@ func (w workerService) follow(
 func (w workerService) sendLines(ctx context.Context, c *request, lines []*operatorv1.WorkerLogLine, after int64,
 	send func(*operatorv1.FollowWorkerLogsResponse) error,
 ) error {
-	following, stop := context.WithCancel(ctx)
-	came := make(chan *operatorv1.FollowWorkerLogsResponse)
-	put := func(kind operatorv1.WatchResponse_Kind, l *operatorv1.WorkerLogLine) error {
-		select {
-		case came <- &operatorv1.FollowWorkerLogsResponse{Kind: kind, Line: l}:
-			return nil
-		case <-following.Done():
-			return following.Err()
-		}
+	message := func(kind operatorv1.WatchResponse_Kind, l *operatorv1.WorkerLogLine) *operatorv1.FollowWorkerLogsResponse {
+		return &operatorv1.FollowWorkerLogsResponse{Kind: kind, Line: l}
 	}
-	ended := errWatchOver() // why came is closed
-	var reader sync.WaitGroup
-	defer reader.Wait()
-	defer stop()
-	reader.Go(func() {
-		defer close(came)
-		_, err := guarded(following, w.s, c.action, func(ctx context.Context) (any, error) {
-			for _, l := range lines {
-				if err := put(operatorv1.WatchResponse_KIND_PUT, l); err != nil {
-					return nil, err
-				}
+	beat := message(operatorv1.WatchResponse_KIND_HEARTBEAT, nil)
+	return serveStream(ctx, w.s, c.who, beat, send, func(
+		ctx context.Context, put func(*operatorv1.FollowWorkerLogsResponse) error,
+	) error {
+		line := func(l *operatorv1.WorkerLogLine) error { return put(message(operatorv1.WatchResponse_KIND_PUT, l)) }
+		for _, l := range lines {
+			if err := line(l); err != nil {
+				return err
 			}
-			if err := put(operatorv1.WatchResponse_KIND_SYNCED, nil); err != nil {
-				return nil, err
-			}
-			// One call follows the log to its end: it is of the worker that the caller may see, and not
-			// of one that is made later under the same id.
-			return nil, w.s.cfg.Workers.FollowLogs(ctx, c.object, after, func(l *operatorv1.WorkerLogLine) error {
-				return put(operatorv1.WatchResponse_KIND_PUT, l)
-			})
-		})
-		if err != nil {
-			ended = err
 		}
-	})
-	next := func(ctx context.Context) error {
-		select {
-		case m, isOpen := <-came:
-			if !isOpen {
-				return ended
-			}
-			return sendFailed(send(m))
-		case <-ctx.Done():
-			return ctx.Err()
+		if err := put(message(operatorv1.WatchResponse_KIND_SYNCED, nil)); err != nil {
+			return err
 		}
-	}
-	return w.s.stream(ctx, c.who, heartbeat, next, func() error {
-		return send(&operatorv1.FollowWorkerLogsResponse{Kind: operatorv1.WatchResponse_KIND_HEARTBEAT})
+		// One call follows the log to its end: it is of the worker that the caller may see, and not
+		// of one that is made later under the same id.
+		if err := w.s.cfg.Workers.FollowLogs(ctx, c.object, after, line); err != nil {
+			return err
+		}
+		return errWatchOver()
 	})
 }

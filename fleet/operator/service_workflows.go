@@ -255,12 +255,14 @@ func (w workflowService) watch(
 	}
 	if err == nil {
 		r := w.s.flows.flow(req.GetType()).whole.Read(req.GetId(), nil)
-		err = follow(ctx, w.s, c.who, r, func(kind operatorv1.WatchResponse_Kind, key string, e *operatorv1.Entity) error {
+		err = follow(ctx, w.s, c.who, r, func(
+			kind operatorv1.WatchResponse_Kind, key string, e *operatorv1.Entity,
+		) *operatorv1.WatchResponse {
 			if kind == operatorv1.WatchResponse_KIND_DELETED {
 				e = &operatorv1.Entity{Type: req.GetType(), Id: key}
 			}
-			return send(&operatorv1.WatchResponse{Kind: kind, Entity: e})
-		})
+			return &operatorv1.WatchResponse{Kind: kind, Entity: e}
+		}, send)
 	}
 	return w.s.failure(ctx, c.action, err)
 }

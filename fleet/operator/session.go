@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/url"
 	"strings"
@@ -39,14 +40,13 @@ type sessions struct {
 	log     *slog.Logger
 	unknown repeatLog // of failures to ask ends
 
-	mu    sync.Mutex // guards ended
-	ended map[string]endedSession
+	mu    sync.Mutex           // guards ended
+	ended map[string]time.Time // by session: when it would expire
 }
 
 const (
 	cookieName = "lifecycle-session"
 	sessionAge = 12 * time.Hour
-	maxEnded   = 4096 // how many ended sessions of one owner are remembered
 	maxCookie  = 4000 // bytes of a value; browsers drop larger cookies without a word
 )
 
@@ -88,7 +88,7 @@ func newSessions(cfg Config, signIn *oidcAuth) (*sessions, error) {
 		https: signIn != nil && strings.HasPrefix(signIn.cfg.RedirectURL, "https://"),
 		ends:  cfg.SessionEnds,
 		log:   cfg.Logger,
-		ended: map[string]endedSession{},
+		ended: map[string]time.Time{},
 	}, nil
 }
 
@@ -287,41 +287,13 @@ func (l *sessions) hasEnded(ctx context.Context, s session) bool {
 	return ended
 }
 
-// endedSession is a session that has ended. It is remembered until the session would expire.
-type endedSession struct {
-	owner string
-	until time.Time
-}
-
-// owner names the person or the token of a session.
-func (s *session) owner() string {
-	if s.Who != nil {
-		return s.Who.Issuer + " " + s.Who.Name
-	}
-	return s.Token
-}
-
-// rememberEnd remembers here that a session has ended. When one owner ends more than maxEnded
-// sessions, it forgets the oldest of that owner, and none of others.
+// rememberEnd remembers here that a session has ended, until it would expire.
 func (l *sessions) rememberEnd(s session) {
-	now, owner := time.Now(), s.owner()
+	now := time.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	n, oldest := 0, ""
-	for id, e := range l.ended {
-		switch {
-		case now.After(e.until):
-			delete(l.ended, id)
-		case e.owner == owner:
-			if n++; oldest == "" || e.until.Before(l.ended[oldest].until) {
-				oldest = id
-			}
-		}
-	}
-	if n >= maxEnded {
-		delete(l.ended, oldest)
-	}
-	l.ended[s.ID] = endedSession{owner, s.Until}
+	maps.DeleteFunc(l.ended, func(_ string, until time.Time) bool { return now.After(until) })
+	l.ended[s.ID] = s.Until
 }
 
 // withSession adds the token of the cookie's session to a request that has no credentials,

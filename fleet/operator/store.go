@@ -79,18 +79,11 @@ func (w *store) run(ctx context.Context) {
 	if w.area == nil {
 		return
 	}
-	tick := time.NewTicker(storeEvery)
-	defer tick.Stop()
-	for {
+	every(ctx, storeEvery, func() {
 		if !w.away() {
 			w.look(ctx)
 		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-	}
+	})
 }
 
 // look looks at all streams, and finds out whether a write is taken.

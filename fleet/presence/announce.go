@@ -1,7 +1,6 @@
 package presence
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"crypto/ed25519"
@@ -62,7 +61,6 @@ func Announce(app *lifecycle.App, js jetstream.JetStream, cfg Config) (id string
 		changed: fsm.NewWake(),
 		journal: newJournalWriter(js, cfg, maxWaiting, rate.NewLimiter(eventRate, eventBurst)),
 		asked:   make(map[string]asked),
-		phases:  make(map[lifecycle.Phase]bool),
 	}
 	a.gate = gate{
 		subject: commandSubject(cfg, cfg.ID),
@@ -102,9 +100,8 @@ type announcer struct {
 	warned   time.Time // when a refusal was logged
 	unlogged int       // refusals since then
 
-	mu     sync.Mutex               // guards the fields below
-	asked  map[string]asked         // restarts of units that were asked for, by path
-	phases map[lifecycle.Phase]bool // the phases that are in the journal
+	mu    sync.Mutex       // guards asked
+	asked map[string]asked // restarts of units that were asked for, by path
 
 	begun atomic.Bool // run has set the fields below
 	stop  context.CancelFunc
@@ -115,15 +112,10 @@ type announcer struct {
 	// Only announce uses the fields below, and the hook after it.
 	kv        jetstream.KeyValue
 	number    uint64         // of the last announcement
-	body      []byte         // of the last announcement: the Process as JSON
-	lasting   []byte         // what of it an idle process repeats
-	memory    Memory         // at the time of body
 	before    map[string]int // the restarts of each unit at the last look
 	restarts  []Restart
 	suspended string // the reason of the suspension at the last look
-	limit     memoryLimit
 	meter     usageMeter
-	usage     Usage // at the time of body
 }
 
 // pace is the least time between two announcements.
@@ -169,9 +161,7 @@ func (a *announcer) announce(ctx context.Context) error {
 	a.noteJoined()
 	defer a.app.Events().Listen(1024, a.note)()
 	for _, ph := range a.app.Report().Phases { // the phases before Listen
-		if a.isNewPhase(ph.Phase) {
-			a.journal.add(a.event(Event{Kind: "phase", To: string(ph.Phase), Waited: time.Since(ph.Entered)}))
-		}
+		a.notePhase(Event{To: string(ph.Phase), Waited: time.Since(ph.Entered)})
 	}
 
 	failed, opened := false, false
@@ -214,16 +204,23 @@ func (a *announcer) event(e Event) Event {
 	return e
 }
 
+// notePhase writes a phase into the journal, which takes each once: an App enters each once.
+func (a *announcer) notePhase(e Event) {
+	e.Kind, e.once = "phase", once("phase-"+e.To, a.cfg.ID, a.started)
+	a.journal.add(a.event(e))
+}
+
 // note writes a change of a phase, a unit, a probe, a hook or a reload into the journal.
 func (a *announcer) note(e fsm.Event) {
 	a.changed.Notify()
-	kind := e.Kind
+	kind, cause := e.Kind, ""
+	if e.Cause != nil {
+		cause = e.Cause.Error()
+	}
 	switch kind {
 	case lifecycle.KindApp:
-		if kind = "phase"; !a.isNewPhase(lifecycle.Phase(e.To)) {
-			return
-		}
-		e.Name = ""
+		a.notePhase(Event{From: e.From, To: e.To, Cause: cause})
+		return
 	case worker.KindWorker:
 		kind = "unit"
 		switch {
@@ -243,21 +240,7 @@ func (a *announcer) note(e fsm.Event) {
 	default:
 		return
 	}
-	cause := ""
-	if e.Cause != nil {
-		cause = e.Cause.Error()
-	}
 	a.journal.add(a.event(Event{Kind: kind, Name: e.Name, From: e.From, To: e.To, Cause: cause}))
-}
-
-// isNewPhase reports whether the journal does not have this phase yet. An App enters each
-// phase once.
-func (a *announcer) isNewPhase(p lifecycle.Phase) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	had := a.phases[p]
-	a.phases[p] = true
-	return !had
 }
 
 // noteJoined writes the begin of this life into the journal, and the end of the one before.
@@ -306,20 +289,17 @@ func began(r lifecycle.Report) time.Time {
 // sleep waits for a change, for at least pace and at most d. It returns false
 // when ctx ends.
 func (a *announcer) sleep(ctx context.Context, d time.Duration) bool {
-	least := time.NewTimer(min(pace, d))
-	defer least.Stop()
-	most := time.NewTimer(d)
-	defer most.Stop()
+	most := time.After(d)
 	select {
 	case <-ctx.Done():
 		return false
-	case <-least.C:
+	case <-time.After(min(pace, d)):
 	}
 	select {
 	case <-ctx.Done():
 		return false
 	case <-a.changed:
-	case <-most.C:
+	case <-most:
 	}
 	return true
 }
@@ -335,7 +315,6 @@ func (a *announcer) look() Process {
 		StartedAt: a.started,
 		Ready:     a.app.Ready() == nil,
 		Status:    a.app.Status(),
-		Memory:    a.limit.memory(),
 	}
 	p.Service = p.Status.Report.Name
 	p.Status.Report.Units = slices.DeleteFunc(p.Status.Report.Units, func(o lifecycle.Outcome) bool {
@@ -344,33 +323,27 @@ func (a *announcer) look() Process {
 	if by := p.Status.Suspended; !by.Since.IsZero() {
 		p.Suspended = cmp.Or(by.Reason, "no reason given")
 	}
-	p.Usage = a.meter.look(time.Now(), p.Memory.Used, a.limit.file)
+	var limit string
+	p.Memory, limit = memory()
+	p.Usage = a.meter.look(time.Now(), p.Memory.Used, limit)
 	a.compare(p)
 	p.Restarts = a.restarts
 	return p
 }
 
-// put announces the process: with its present state when something is new, and otherwise with
-// the body of the announcement before.
+// put announces the process.
 func (a *announcer) put(ctx context.Context) error {
-	p := a.look()
-	now, err := lasting(p)
-	isSame := bytes.Equal(now, a.lasting) && sameMemory(p.Memory, a.memory) && sameUsage(p.Usage, a.usage)
-	if err == nil && !isSame {
-		a.body, err = encode(p)
-		a.lasting, a.memory, a.usage = now, p.Memory, p.Usage
-	}
-	if err != nil {
-		return fmt.Errorf("encode the announcement: %w", err)
-	}
 	a.number++
-	entry, err := sealEntry(a.cfg, a.key, a.cfg.ID, stamp{a.number, time.Now().UTC()}, a.body)
+	body, err := encode(a.look())
+	if err == nil {
+		body, err = sealEntry(a.cfg, a.key, a.cfg.ID, stamp{a.number, time.Now().UTC()}, body)
+	}
 	if err != nil {
 		return fmt.Errorf("encode the announcement: %w", err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, a.cfg.Every)
 	defer cancel()
-	_, err = a.kv.Put(ctx, a.cfg.ID, entry)
+	_, err = a.kv.Put(ctx, a.cfg.ID, body)
 	return err
 }
 

@@ -81,7 +81,7 @@ func BenchmarkIdle(b *testing.B) {
 			a, kv := idle(b)
 			b.ReportAllocs()
 			for b.Loop() {
-				a.limit, a.meter.at = memoryLimit{}, time.Time{} // a minute has passed
+				a.meter.at = time.Time{} // a minute has passed
 				for range 12 {
 					if !with {
 						a.meter = usageMeter{at: time.Now()}

@@ -3,7 +3,6 @@ package presence
 import (
 	"bytes"
 	"crypto/ed25519"
-	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"regexp"
@@ -22,12 +21,10 @@ import (
 // A process's key in the bucket is its id: SERVICE.INSTANCE. A NATS permission on
 // "$KV.BUCKET.SERVICE.>" therefore lets a client announce processes of one service only.
 //
-// An entry is sealed (see seal). Its body is a line with a stamp, and then the Process as
-// JSON. A process of which nothing is new repeats the JSON byte for byte under a new stamp,
-// so that an operators' server decodes it once.
+// An entry is sealed (see seal). Its body is a line with a stamp, and then the Process as JSON.
 var validKey = regexp.MustCompile(`^[A-Za-z0-9_-]{1,100}\.[A-Za-z0-9_-]{1,200}$`)
 
-// stamp is what differs between two announcements of a process that repeats itself.
+// stamp tells the announcements of a process apart.
 type stamp struct {
 	Number uint64    `json:"number"` // counts the announcements of one life, from 1
 	At     time.Time `json:"at"`     // by the process's clock
@@ -76,8 +73,7 @@ func removal(js jetstream.JetStream, c Config, key ed25519.PrivateKey, id string
 type announcement struct {
 	key     string // the public key that has signed it
 	stamp   stamp
-	sum     [sha256.Size]byte // of the Process as JSON
-	process []byte
+	process []byte // as JSON
 }
 
 // openEntry checks the signature of an entry.
@@ -90,7 +86,7 @@ func openEntry(c Config, id string, entry []byte) (a announcement, err error) {
 	if err := json.Unmarshal(line, &a.stamp); err != nil {
 		return a, errors.New("it has no stamp: " + text.Clip(err.Error(), maxShown))
 	}
-	a.key, a.sum, a.process = string(key), sha256.Sum256(process), process
+	a.key, a.process = string(key), process
 	return a, nil
 }
 
@@ -141,18 +137,15 @@ func (f *Fleet) read(e jetstream.KeyValueEntry) (p *Process, alive bool) {
 	return f.registry.announced(now, p, a, e.Revision())
 }
 
-// open returns the process in an entry of id. It decodes what a process repeats only once:
-// the caller may change the Process, and must not change what it refers to.
+// open returns the process in an entry of id.
 func (f *Fleet) open(id string, entry []byte) (*Process, announcement, error) {
 	a, err := openEntry(f.cfg, id, entry)
 	if err != nil {
 		return nil, a, err
 	}
-	p := f.registry.repeated(id, a)
-	if p == nil {
-		if p, err = a.decode(id); err != nil {
-			return nil, a, err
-		}
+	p, err := a.decode(id)
+	if err != nil {
+		return nil, a, err
 	}
 	p.Number, p.AnnouncedAt = a.stamp.Number, a.stamp.At
 	return p, a, nil

@@ -45,7 +45,7 @@ type pendingEvent struct {
 	complete func(context.Context, Event) Event // called once before the event is stored; nil for none
 }
 
-// maxAsked is how many events are completed at once, and then stored: the platform may answer slowly.
+// maxAsked is how many events are completed at once: the platform may answer slowly.
 const maxAsked = 16
 
 // newJournalWriter returns a journalWriter; run stores the events. It returns nil, which
@@ -102,7 +102,8 @@ func (w *journalWriter) flush(ctx context.Context, like Event) error {
 }
 
 // store stores events. It returns the events that wait after an error, and how many the stream
-// refuses for ever: the ones behind those must not wait.
+// refuses for ever: the ones behind those must not wait. It looks for the end of a process after the
+// platform has answered, which may take long.
 func (w *journalWriter) store(ctx context.Context, list []pendingEvent) (rest []pendingEvent, refused int64, err error) {
 	if len(list) == 0 {
 		return nil, 0, nil
@@ -111,26 +112,8 @@ func (w *journalWriter) store(ctx context.Context, list []pendingEvent) (rest []
 	if err != nil {
 		return list, 0, err
 	}
-	for len(list) > 0 {
-		n := min(maxAsked, len(list))
-		var wait []pendingEvent
-		var no int64
-		wait, no, err = w.storeSome(ctx, journal, list[:n:n])
-		refused += no
-		if err != nil {
-			return slices.Concat(wait, list[n:]), refused, err
-		}
-		list = list[n:]
-	}
-	return nil, refused, nil
-}
-
-// storeSome stores events that are completed at once. It returns as store does. It looks for the end of
-// a process after the platform has answered, which may take long.
-func (w *journalWriter) storeSome(
-	ctx context.Context, journal *eventlog.Log, list []pendingEvent,
-) (rest []pendingEvent, refused int64, err error) {
 	var asked errgroup.Group
+	asked.SetLimit(maxAsked)
 	for i := range list {
 		if x := &list[i]; x.complete != nil {
 			asked.Go(func() error { x.event, x.complete = x.complete(ctx, x.event), nil; return nil })
@@ -215,12 +198,10 @@ func (w *journalWriter) run(ctx context.Context, like Event) {
 			wait = retry
 			w.wake.Notify()
 		}
-		pause := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():
-			pause.Stop()
 			return
-		case <-pause.C:
+		case <-time.After(wait):
 		}
 	}
 }

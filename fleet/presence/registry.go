@@ -2,7 +2,6 @@ package presence
 
 import (
 	"crypto/ed25519"
-	"crypto/sha256"
 	"fmt"
 	"slices"
 	"strings"
@@ -27,13 +26,12 @@ type registry struct {
 
 // holder is the process that holds one id.
 type holder struct {
-	keys     []claim           // which have announced the id, in the order in which they took it over
-	at       int               // the key that holds it; those behind are rivals, those before earlier lives
-	revision uint64            // of its last entry
-	left     bool              // it has removed its entry
-	last     *Process          // its last announcement, nil when that is not kept; nothing changes it
-	sum      [sha256.Size]byte // of last as JSON
-	wrong    string            // what is wrong with the id's entry
+	keys     []claim  // which have announced the id, in the order in which they took it over
+	at       int      // the key that holds it; those behind are rivals, those before earlier lives
+	revision uint64   // of its last entry
+	left     bool     // it has removed its entry
+	last     *Process // its last announcement, nil when that is not kept; nothing changes it
+	wrong    string   // what is wrong with the id's entry
 	wrongAt  time.Time
 }
 
@@ -67,9 +65,8 @@ func (h *holder) hasRoom(now time.Time, ttl time.Duration) bool {
 }
 
 const (
-	maxHolders = 100_000
-	maxOthers  = 8         // keys of one id, besides the one that holds it
-	keepLeft   = time.Hour // how long a key that has left is remembered
+	maxOthers = 8         // keys of one id, besides the one that holds it
+	keepLeft  = time.Hour // how long a key that has left is remembered
 )
 
 const manyKeys = "its key changes again and again: " +
@@ -124,7 +121,7 @@ func (r *registry) announced(now time.Time, p *Process, a announcement, revision
 	}
 	h.current().number, h.current().heard, h.revision = n, now, revision
 	p.Suspect = h.suspect(now, r.ttl)
-	h.last, h.sum = p, a.sum
+	h.last = p
 	return p, true
 }
 
@@ -139,20 +136,6 @@ func (r *registry) forged(now time.Time, id, why string) (p *Process, known bool
 	}
 	p, _ = h.refuse(now, id, why)
 	return p, true
-}
-
-// repeated returns a copy of the last announcement of an id when a repeats it, and
-// otherwise nil.
-func (r *registry) repeated(id string, a announcement) *Process {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	h := r.ids[id]
-	if h == nil || h.last == nil || h.current().key != a.key || h.sum != a.sum {
-		return nil
-	}
-	p := *h.last
-	p.SeenAt, p.Suspect = time.Time{}, ""
-	return &p
 }
 
 // left judges the removal of an entry, by an announcement with its stamp. It reports whether
@@ -183,21 +166,19 @@ func (r *registry) key(id string) ed25519.PublicKey {
 }
 
 func (r *registry) addLocked(now time.Time, id string) *holder {
-	full := len(r.ids) >= maxHolders
-	if age := now.Sub(r.swept); age > time.Minute || age > time.Second && full {
+	if now.Sub(r.swept) > time.Minute {
 		r.swept = now
 		for id, h := range r.ids {
-			if age := now.Sub(h.current().heard); age > keepLeft || full && age >= r.ttl {
+			switch age := now.Sub(h.current().heard); {
+			case age > keepLeft:
 				delete(r.ids, id)
-			} else if age >= 2*r.ttl {
+			case age >= 2*r.ttl:
 				h.last = nil
 			}
 		}
 	}
 	h := &holder{}
-	if len(r.ids) < maxHolders {
-		r.ids[id] = h
-	}
+	r.ids[id] = h
 	return h
 }
 

@@ -40,21 +40,19 @@ const sealing = len(sealMark) + 1 + 43 + 1 + 86 + 1
 // unseal returns the body of a sealed message and the key that has signed it. The caller
 // decides whether it trusts the key.
 func unseal(purpose string, message []byte) (key ed25519.PublicKey, body []byte, err error) {
-	rest, marked := bytes.CutPrefix(message, []byte(sealMark+" "))
-	if !marked {
+	line, body, _ := bytes.Cut(message, []byte("\n"))
+	if !bytes.HasPrefix(line, []byte(sealMark+" ")) {
 		return nil, nil, errUnsigned
 	}
-	if len(message) < sealing || message[sealing-1] != '\n' {
+	parts := strings.SplitN(string(line), " ", 3)
+	if len(parts) != 3 || len(line) != sealing-1 {
 		return nil, nil, errForged
 	}
 	encoding := base64.RawURLEncoding.Strict()
-	key, err = encoding.DecodeString(string(rest[:43]))
-	if err != nil || rest[43] != ' ' {
-		return nil, nil, errForged
-	}
-	signature, err := encoding.DecodeString(string(rest[44 : 44+86]))
-	body = message[sealing:]
-	if err != nil || len(key) != ed25519.PublicKeySize || !ed25519.Verify(key, signed(purpose, body), signature) {
+	key, err = encoding.DecodeString(parts[1])
+	signature, wrong := encoding.DecodeString(parts[2])
+	isKey := err == nil && wrong == nil && len(key) == ed25519.PublicKeySize
+	if !isKey || !ed25519.Verify(key, signed(purpose, body), signature) {
 		return nil, nil, errForged
 	}
 	return key, body, nil

@@ -77,7 +77,7 @@ func (m *usageMeter) look(now time.Time, memory int64, limit string) Usage {
 func (m *usageMeter) ask(limit string) (u Usage) {
 	u.Threads = threads()
 	if dir, err := os.Open("/proc/self/fd"); err == nil {
-		names, _ := dir.Readdirnames(maxDescriptors)
+		names, _ := dir.Readdirnames(-1)
 		u.Descriptors = max(0, len(names)-1) // without the one of this look
 		_ = dir.Close()
 	}
@@ -103,9 +103,6 @@ func threads() int {
 	}
 	return 0
 }
-
-// maxDescriptors bounds how many descriptors are counted.
-const maxDescriptors = 1 << 20
 
 // throttling returns in how many periods the container used processor time, and in how many it had
 // to wait for it. It is zero without a limit.
@@ -184,22 +181,4 @@ func (m *busyMeter) look(now time.Time, ask func() time.Duration) *Busy {
 		return nil
 	}
 	return &Busy{Since: m.since.UTC(), Percent: m.percent, Most: 100 * runtime.GOMAXPROCS(0)}
-}
-
-// sameUsage reports whether nothing has changed that an operator needs to know at once.
-func sameUsage(a, b Usage) bool {
-	return near(a.Goroutines, b.Goroutines) && near(a.Threads, b.Threads) && near(a.Descriptors, b.Descriptors) &&
-		a.DescriptorLimit == b.DescriptorLimit && max(a.Throttled, b.Throttled)-min(a.Throttled, b.Throttled) <= 10 &&
-		sameGrowth(a.GoroutineGrowth, b.GoroutineGrowth) && sameGrowth(a.MemoryGrowth, b.MemoryGrowth) && sameBusy(a.Busy, b.Busy)
-}
-
-// near reports whether two numbers differ by at most a tenth, or by twenty.
-func near(a, b int) bool { return max(a, b)-min(a, b) <= max(20, max(a, b)/10) }
-
-func sameGrowth(a, b *Growth) bool {
-	return a == nil && b == nil || a != nil && b != nil && a.Since.Equal(b.Since)
-}
-
-func sameBusy(a, b *Busy) bool {
-	return a == nil && b == nil || a != nil && b != nil && a.Since.Equal(b.Since) && near(a.Percent, b.Percent)
 }

@@ -19,33 +19,31 @@ import (
 // record, and [Manager.Forget] removes its history. The id may be used again. Run it now and then,
 // in one process; a later call goes on where an earlier one ended.
 func (m *Manager) Archive(ctx context.Context, workflow string, after time.Duration) (archived int, err error) {
-	fail := func(err error) (int, error) {
-		return archived, fmt.Errorf("archive entities of %s: %w", workflow, err)
-	}
+	defer wrap(&err, "archive entities of %s", workflow)
 	r, err := m.registration(workflow)
 	if err != nil {
-		return fail(err)
+		return archived, err
 	}
 	if !r.journaled {
-		return fail(fmt.Errorf("%w: register the workflow with WithJournal", ErrJournal))
+		return archived, fmt.Errorf("%w: register the workflow with WithJournal", ErrJournal)
 	}
 	if after < 0 {
-		return fail(fmt.Errorf("after is %v, want 0 or more", after))
+		return archived, fmt.Errorf("after is %v, want 0 or more", after)
 	}
 	if err := m.clock.look(ctx, r.bucket); err != nil {
-		return fail(err)
+		return archived, err
 	}
-	before := m.clock.now().Add(-after)
+	before := m.clock.Now().Add(-after)
 	for _, phase := range r.table.TerminalPhases() {
 		for next := ""; ; {
 			page, err := m.Query(ctx, workflow, ListOptions{Phase: phase, Limit: archivePage, After: next})
 			if err != nil {
-				return fail(err)
+				return archived, err
 			}
 			n, err := m.archivePage(ctx, r, page.Records, before)
 			archived += n
 			if err != nil {
-				return fail(err)
+				return archived, err
 			}
 			if next = page.Next; next == "" {
 				break
@@ -90,23 +88,23 @@ func (m *Manager) archivePage(ctx context.Context, r *registration, records []Re
 // server that is killed can bring back revisions which it had replaced. A second call
 // removes those. Forget returns
 // ErrEntityExists for an entity that is not deleted.
-func (m *Manager) Forget(ctx context.Context, workflow, entityID string) error {
-	fail := func(err error) error { return fmt.Errorf("forget %s %q: %w", workflow, entityID, err) }
+func (m *Manager) Forget(ctx context.Context, workflow, entityID string) (err error) {
+	defer wrap(&err, "forget %s %q", workflow, entityID)
 	r, key, err := m.locate(workflow, entityID)
 	if err != nil {
-		return fail(err)
+		return err
 	}
 	bucket, err := r.bucket.js.Stream(ctx, r.bucket.stream)
 	if err != nil {
-		return fail(err)
+		return err
 	}
 	upTo := bucket.CachedInfo().State.LastSeq + 1 // what is written from now on stays
 	cur, err := r.bucket.last(ctx, key)
 	if err != nil && !isNotFound(err) {
-		return fail(err)
+		return err
 	}
 	if cur != nil && !cur.deleted() {
-		return fail(ErrEntityExists)
+		return ErrEntityExists
 	}
 	if cur != nil {
 		upTo = cur.revision + 1
@@ -121,7 +119,7 @@ func (m *Manager) Forget(ctx context.Context, workflow, entityID string) error {
 		return true
 	})
 	if err != nil {
-		return fail(err)
+		return err
 	}
 	if limit := bucket.CachedInfo().Config.MaxMsgsPerSubject; limit > 0 && n > limit {
 		whole = false // the server has replaced some
@@ -129,14 +127,14 @@ func (m *Manager) Forget(ctx context.Context, workflow, entityID string) error {
 	for _, name := range streams {
 		stream, err := r.bucket.js.Stream(ctx, name)
 		if err != nil {
-			return fail(err)
+			return err
 		}
 		end := upTo
 		if name == r.bucket.stream && cur != nil && !whole {
 			end = cur.revision
 		}
 		if err := stream.Purge(ctx, jetstream.WithPurgeSubject(r.bucket.subject(key)), jetstream.WithPurgeSequence(end)); err != nil {
-			return fail(fmt.Errorf("purge %s: %w", name, err))
+			return fmt.Errorf("purge %s: %w", name, err)
 		}
 	}
 	return nil

@@ -81,7 +81,6 @@ func (b *bucket) next(ctx context.Context, key string, from uint64) (*entry, err
 	return b.entry(b.get(ctx, getRequest{Seq: from, Next: b.subject(key)}))
 }
 
-// at reads the message of a sequence number, of any key.
 func (b *bucket) at(ctx context.Context, seq uint64) (*entry, error) {
 	return b.entry(b.get(ctx, getRequest{Seq: seq}))
 }
@@ -164,23 +163,16 @@ func (b *bucket) get(ctx context.Context, request getRequest) (*jetstream.RawStr
 	return msg, nil
 }
 
-// questions are what a process asks about a bucket that it reads.
-var questions = []string{"STREAM.INFO.", "STREAM.MSG.GET.", "CONSUMER.CREATE.", "CONSUMER.MSG.NEXT."}
-
 // unanswered adds to the error of a question without an answer that the server has refused this
-// connection one. The connection keeps its last refusal, which may be of another kind.
+// connection one. The connection keeps its last refusal, which may be of another stream.
 func (b *bucket) unanswered(err error) error {
 	last := b.nc.LastError()
 	if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(last, nats.ErrPermissionViolation) {
 		return err
 	}
 	said := last.Error()
-	isOwn := strings.Contains(said, `"`+cmp.Or(b.nc.Opts.InboxPrefix, "_INBOX")) // to which answers come
-	for _, question := range questions {
-		subject := b.api + question + b.stream
-		isOwn = isOwn || strings.Contains(said, subject+`"`) || strings.Contains(said, subject+".")
-	}
-	if !isOwn {
+	inbox := `"` + cmp.Or(b.nc.Opts.InboxPrefix, "_INBOX") // to which answers come
+	if !strings.Contains(said, b.stream) && !strings.Contains(said, inbox) {
 		return err
 	}
 	return fmt.Errorf("%w: %w", err, last)
@@ -197,7 +189,6 @@ func (b *bucket) denied(subject string) error {
 	return fmt.Errorf("the account has no permission for %s: %w", subject, last)
 }
 
-// entry makes an entry of what get returned.
 func (b *bucket) entry(msg *jetstream.RawStreamMsg, err error) (*entry, error) {
 	if err != nil {
 		return nil, err
@@ -246,23 +237,17 @@ type traits struct {
 	allowed  atomic.Bool  // it answers direct gets
 	indirect atomic.Bool  // others answer them in its place, or none
 	history  atomic.Int64 // the writes of an entity that it keeps; 0 for not known
-	at       atomic.Int64 // when it was looked at, unix nanoseconds; 0 for never
 }
 
 // direct reports whether a direct get may have the last write.
 func (t *traits) direct() bool {
-	return t.single.Load() && t.allowed.Load() && !t.indirect.Load() && t.fresh()
+	return t.single.Load() && t.allowed.Load() && !t.indirect.Load()
 }
-
-// traitsTime is how long a look is good for a process that follows no bucket. A
-// follower looks more often.
-const traitsTime = time.Minute
 
 func (t *traits) learn(info *jetstream.StreamInfo) {
 	t.single.Store(info.Config.Replicas == 1)
 	t.allowed.Store(info.Config.AllowDirect && info.Config.Mirror == nil)
 	t.history.Store(info.Config.MaxMsgsPerSubject)
-	t.at.Store(time.Now().UnixNano())
 }
 
 // kept returns how many writes of an entity the bucket keeps.
@@ -277,16 +262,10 @@ func (t *traits) kept() int {
 	}
 }
 
-// fresh reports whether the last look is not too old.
-func (t *traits) fresh() bool {
-	at := t.at.Load()
-	return at != 0 && time.Since(time.Unix(0, at)) < traitsTime
-}
-
-// look learns the traits if the last look is too old. Without an answer they stay as
-// they were.
+// look learns the traits for a process that follows no bucket, which never looks. Without an answer they
+// stay as they were.
 func (b *bucket) look(ctx context.Context) {
-	if b.traits.fresh() {
+	if b.traits.history.Load() != 0 {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, answerTime)

@@ -15,9 +15,6 @@ type clock struct{ servertime.Clock }
 // lookEvery is how old a look at the server's clock may get.
 const lookEvery = 5 * time.Second
 
-// now returns the server's time. Before the first look it is this process's time.
-func (c *clock) now() time.Time { return c.Now() }
-
 // look asks the server for its time when the last look is too old.
 func (c *clock) look(ctx context.Context, b *bucket) error {
 	return c.Look(ctx, b.pace.Of(lookEvery), func(ctx context.Context) (time.Time, error) {

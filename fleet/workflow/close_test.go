@@ -23,9 +23,9 @@ func TestCloseIsBounded(t *testing.T) {
 	_, err := b.JetStream().Publish(testContext(t), "$KV.MISSIONS.slow.new", []byte(`{"id":"new","phase":"a","probe":"x"}`))
 	must(t, err)
 	<-held
-	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
-	defer cancel()
-	err = m.CloseContext(ctx)
+	long := workflow.SetCloseTime(50 * time.Millisecond)
+	err = m.Close()
+	workflow.SetCloseTime(long)
 	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "MISSIONS") {
 		t.Errorf("close: %v", err)
 	}

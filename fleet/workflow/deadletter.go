@@ -65,7 +65,6 @@ func (s *hookStore) readLetters(ctx context.Context) ([]DeadLetter, error) {
 	return letters, nil
 }
 
-// letterKeys returns the keys of the dead letters.
 func (s *hookStore) letterKeys(ctx context.Context) (keys []string, err error) {
 	lister, err := s.kv.ListKeysFiltered(ctx, s.letters+">")
 	if err != nil {
@@ -94,18 +93,12 @@ type HookStatus struct {
 
 // HookStatuses describes the hooks of a workflow, in the order of their registration. It asks
 // the server.
-func (m *Manager) HookStatuses(ctx context.Context, workflow string) ([]HookStatus, error) {
+func (m *Manager) HookStatuses(ctx context.Context, workflow string) (statuses []HookStatus, err error) {
+	defer wrap(&err, "hooks of %s", workflow)
 	r, err := m.registration(workflow)
-	if err == nil {
-		var statuses []HookStatus
-		if statuses, err = r.hookStatuses(ctx); err == nil {
-			return statuses, nil
-		}
+	if err != nil {
+		return nil, err
 	}
-	return nil, fmt.Errorf("hooks of %s: %w", workflow, err)
-}
-
-func (r *registration) hookStatuses(ctx context.Context) (statuses []HookStatus, err error) {
 	var last uint64
 	for _, h := range r.hooks {
 		if last == 0 {
@@ -141,7 +134,6 @@ func (r *registration) hookStatuses(ctx context.Context) (statuses []HookStatus,
 	return statuses, nil
 }
 
-// hook returns a registered hook.
 func (m *Manager) hook(workflow, name string) (*registration, *Hook, error) {
 	r, err := m.registration(workflow)
 	if err != nil {
@@ -156,19 +148,17 @@ func (m *Manager) hook(workflow, name string) (*registration, *Hook, error) {
 }
 
 // DeadLetters returns the reactions that a hook has given up, oldest write first.
-func (m *Manager) DeadLetters(ctx context.Context, workflow, hook string) ([]DeadLetter, error) {
+func (m *Manager) DeadLetters(ctx context.Context, workflow, hook string) (letters []DeadLetter, err error) {
+	defer wrap(&err, "dead letters of hook %q of %s", hook, workflow)
 	r, h, err := m.hook(workflow, hook)
 	if err != nil {
-		return nil, fmt.Errorf("dead letters: %w", err)
+		return nil, err
 	}
 	store, err := r.hookStore(ctx, h.Name)
-	if err == nil {
-		var letters []DeadLetter
-		if letters, err = store.readLetters(ctx); err == nil {
-			return letters, nil
-		}
+	if err != nil {
+		return nil, err
 	}
-	return nil, fmt.Errorf("dead letters of hook %q of %s: %w", hook, workflow, err)
+	return store.readLetters(ctx)
 }
 
 // storedLetter is a dead letter, and where it is.
@@ -202,64 +192,49 @@ func (m *Manager) letter(ctx context.Context, workflow, hook string, revision ui
 	return l, err
 }
 
-// remove removes the letter. The server forgets it whole after letterMark, unless the bucket is not
-// as HookBucket declares it.
+// remove removes the letter. The server forgets it whole after letterMark.
 func (l *storedLetter) remove(ctx context.Context) error {
-	err := l.store.kv.Purge(ctx, l.key, jetstream.PurgeTTL(letterMark))
-	if api, ok := errors.AsType[*jetstream.APIError](err); ok && api.ErrorCode == noMessageTTL {
-		err = l.store.kv.Purge(ctx, l.key)
-	}
-	return err
+	return l.store.kv.Purge(ctx, l.key, jetstream.PurgeTTL(letterMark))
 }
-
-// noMessageTTL is the server's JSMessageTTLDisabledErr.
-const noMessageTTL = 10166
 
 // Redrive calls a hook once more for a dead letter, in this process, and removes the
 // letter when the hook returns nil. It returns the hook's error, ErrEntityNotFound when there
 // is no such letter or the journal no longer has its write, and ErrJournal when the letter is of
 // a journal before this one. Later reactions
 // of the entity were tried before it: see [Reaction].
-func (m *Manager) Redrive(ctx context.Context, workflow, hook string, revision uint64) error {
-	fail := func(err error) error {
-		return fmt.Errorf("redrive revision %d for hook %q of %s: %w", revision, hook, workflow, err)
-	}
+func (m *Manager) Redrive(ctx context.Context, workflow, hook string, revision uint64) (err error) {
+	defer wrap(&err, "redrive revision %d for hook %q of %s", revision, hook, workflow)
 	l, err := m.letter(ctx, workflow, hook, revision)
 	if err != nil {
-		return fail(err)
+		return err
 	}
 	r, h := l.registration, l.hook
 	journal := r.bucket.journal()
 	e, err := journal.at(ctx, revision)
 	if err != nil {
-		return fail(err)
+		return err
 	}
 	re := r.reaction(e, func(rev uint64) (*entry, error) { return journal.at(ctx, rev) })
 	if re.ID != l.reaction { // a journal that was made anew or restored counts from 1 again
-		return fail(fmt.Errorf("%w: reaction %s is of a journal before this one: discard its letter", ErrJournal, l.reaction))
+		return fmt.Errorf("%w: reaction %s is of a journal before this one: discard its letter", ErrJournal, l.reaction)
 	}
 	re.Attempt = 1
 	if _, err := h.call(ctx, re); err != nil {
-		return fail(err)
+		return err
 	}
 	if err := l.remove(ctx); err != nil {
-		return fail(fmt.Errorf("the hook has run, and its letter could not be removed: %w", err))
+		return fmt.Errorf("the hook has run, and its letter could not be removed: %w", err)
 	}
 	return nil
 }
 
 // Discard removes a dead letter of a hook for good. It returns ErrEntityNotFound when there is no
 // such letter.
-func (m *Manager) Discard(ctx context.Context, workflow, hook string, revision uint64) error {
-	fail := func(err error) error {
-		return fmt.Errorf("discard revision %d of hook %q of %s: %w", revision, hook, workflow, err)
-	}
+func (m *Manager) Discard(ctx context.Context, workflow, hook string, revision uint64) (err error) {
+	defer wrap(&err, "discard revision %d of hook %q of %s", revision, hook, workflow)
 	l, err := m.letter(ctx, workflow, hook, revision)
 	if err != nil {
-		return fail(err)
+		return err
 	}
-	if err := l.remove(ctx); err != nil {
-		return fail(err)
-	}
-	return nil
+	return l.remove(ctx)
 }

@@ -71,21 +71,27 @@ type firing struct {
 	room    chan struct{} // holds a token for each write that is under way
 	running sync.WaitGroup
 
-	mu    sync.Mutex                  // guards tries and what is in them
-	tries map[*bucket]map[string]*try // by key: those that run, and those that wrote nothing
-	swept int64                       // when sweep last looked at all of them
+	mu    sync.Mutex     // guards tries and what is in them
+	tries map[place]*try // those that run, and those that wrote nothing
+	swept int64          // when sweep last looked at all of them
 }
 
 func newFiring(m *Manager) *firing {
-	return &firing{m: m, room: make(chan struct{}, fireMany), tries: make(map[*bucket]map[string]*try)}
+	return &firing{m: m, room: make(chan struct{}, fireMany), tries: make(map[place]*try)}
+}
+
+// place is where an entity is stored.
+type place struct {
+	bucket *bucket
+	key    string
 }
 
 // try is what was tried for an entity that is due. Times are by the server's clock, in
 // Unix nanoseconds.
 type try struct {
+	at       place
 	r        *registration
 	id       string
-	key      string
 	due      int64
 	next     int64 // not before this time
 	failures int
@@ -97,13 +103,13 @@ func (f *firing) round(ctx context.Context, b *bucket) time.Duration {
 	if err := f.m.clock.look(ctx, b); err != nil && ctx.Err() == nil {
 		f.m.log.Debug("the time since the last answer counts by this process's clock", "error", err)
 	}
-	now := instant(f.m.clock.now())
+	now := instant(f.m.clock.Now())
 	f.sweep(now)
 	due, wait := f.due(b, now)
 	for _, t := range due {
 		f.room <- struct{}{} // each write is bounded, and ends with ctx
 		f.running.Go(func() {
-			f.try(ctx, b, t)
+			f.try(ctx, t)
 			<-f.room
 		})
 	}
@@ -115,22 +121,18 @@ func (f *firing) round(ctx context.Context, b *bucket) time.Duration {
 func (f *firing) due(b *bucket, now int64) (due []*try, wait time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	tries := f.tries[b]
-	if tries == nil {
-		tries = make(map[string]*try)
-		f.tries[b] = tries
-	}
 	next := plus(now, time.Minute)
 	b.view.eachDue(func(en *entity) bool {
 		if en.due > now {
 			next = min(next, en.due)
 			return false
 		}
-		t := tries[en.key]
+		at := place{b, en.key}
+		t := f.tries[at]
 		switch {
 		case t == nil || t.due != en.due && !t.running:
-			t = &try{r: en.index.r, id: en.id, key: en.key, due: en.due}
-			tries[en.key] = t
+			t = &try{at: at, r: en.index.r, id: en.id, due: en.due}
+			f.tries[at] = t
 		case t.running:
 			next = min(next, plus(now, time.Second)) // a try that fails does not wake the loop
 			return true
@@ -152,17 +154,17 @@ func (f *firing) due(b *bucket, now int64) (due []*try, wait time.Duration) {
 // try fires what is due for an entity. After a write the view has the entity's next time, so
 // nothing is remembered of it. After a try that wrote nothing the view may still say that the
 // entity is due.
-func (f *firing) try(ctx context.Context, b *bucket, t *try) {
+func (f *firing) try(ctx context.Context, t *try) {
 	wrote, err := f.m.fire(ctx, t)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if wrote {
-		delete(f.tries[b], t.key)
+		delete(f.tries, t.at)
 		f.m.earlier.notify() // it may be due again already
 		return
 	}
 	t.running = false
-	t.next = plus(instant(f.m.clock.now()), tryAgain.After(t.failures+1))
+	t.next = plus(instant(f.m.clock.Now()), tryAgain.After(t.failures+1))
 	if err != nil && ctx.Err() == nil {
 		t.failures++
 		f.m.log.Warn("cannot fire a deadline or timer", "workflow", t.r.workflow, "entity", t.id, "failures", t.failures, "error", err)
@@ -177,9 +179,7 @@ func (f *firing) sweep(now int64) {
 		return
 	}
 	f.swept = now
-	for _, tries := range f.tries {
-		maps.DeleteFunc(tries, func(_ string, t *try) bool { return !t.running && plus(t.next, time.Minute) < now })
-	}
+	maps.DeleteFunc(f.tries, func(_ place, t *try) bool { return !t.running && plus(t.next, time.Minute) < now })
 }
 
 // fire takes the edge of a deadline that is due, or fires a timer, if the entity still
@@ -189,7 +189,7 @@ func (m *Manager) fire(ctx context.Context, t *try) (wrote bool, err error) {
 	defer cancel()
 	r := t.r
 	err = m.mutate(ctx, r, t.id, writeOptions{}, func(phase string, cur *entry) (meta, error) {
-		return r.comesDue(phase, cur, m.clock.now())
+		return r.comesDue(phase, cur, m.clock.Now())
 	}, nil)
 	if errors.Is(err, errNotDue) || errors.Is(err, ErrEntityNotFound) {
 		return false, nil

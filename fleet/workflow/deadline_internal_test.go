@@ -48,12 +48,12 @@ func TestFiredTimersAreForgotten(t *testing.T) {
 	f := newFiring(m)
 	f.round(ctx, r.bucket)
 	f.running.Wait()
-	tries := f.tries[r.bucket]
-	if len(tries) != 1 || tries["bad"] == nil || tries["bad"].failures != 1 {
-		t.Errorf("%d are remembered: %v, want the one that could not be written", len(tries), tries)
+	bad := f.tries[place{r.bucket, "bad"}]
+	if len(f.tries) != 1 || bad == nil || bad.failures != 1 {
+		t.Errorf("%d are remembered: %v, want the one that could not be written", len(f.tries), f.tries)
 	}
-	f.sweep(plus(instant(m.clock.now()), time.Hour))
-	if len(tries) != 0 {
-		t.Errorf("an hour later %d are remembered", len(tries))
+	f.sweep(plus(instant(m.clock.Now()), time.Hour))
+	if len(f.tries) != 0 {
+		t.Errorf("an hour later %d are remembered", len(f.tries))
 	}
 }

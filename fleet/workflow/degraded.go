@@ -3,7 +3,6 @@ package workflow
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -14,14 +13,15 @@ import (
 // contain records of the last kind too, as active entities. Each record says what is
 // wrong with it. When neither a record's name nor the form of its key tells its
 // workflow, it counts as the first workflow's.
-func (m *Manager) Degraded(ctx context.Context, workflow string) ([]Record, error) {
+func (m *Manager) Degraded(ctx context.Context, workflow string) (records []Record, err error) {
+	defer wrap(&err, "degraded %s", workflow)
 	r, err := m.registration(workflow)
 	if err != nil {
-		return nil, fmt.Errorf("degraded: %w", err)
+		return nil, err
 	}
 	v, err := r.viewed(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("degraded %s: %w", workflow, err)
+		return nil, err
 	}
 	var found []entity
 	v.mu.RLock()
@@ -29,7 +29,7 @@ func (m *Manager) Degraded(ctx context.Context, workflow string) ([]Record, erro
 		found = append(found, *en)
 	}
 	v.mu.RUnlock()
-	records := make([]Record, len(found))
+	records = make([]Record, len(found))
 	for i := range found {
 		records[i] = found[i].record(r, nil)
 	}
@@ -41,17 +41,18 @@ func (m *Manager) Degraded(ctx context.Context, workflow string) ([]Record, erro
 // process's. It returns how many it wrote. It skips a record that another writer
 // changes meanwhile, because that write migrates it too. A record that fails to migrate
 // stays as it is; Migrate joins the errors of all such records.
-func (m *Manager) Migrate(ctx context.Context, workflow string) (int, error) {
+func (m *Manager) Migrate(ctx context.Context, workflow string) (written int, err error) {
+	defer wrap(&err, "migrate %s", workflow)
 	r, err := m.registration(workflow)
 	if err != nil {
-		return 0, fmt.Errorf("migrate: %w", err)
+		return 0, err
 	}
 	v, err := r.viewed(ctx)
 	if err == nil {
 		err = v.catchUp(ctx, time.Now())
 	}
 	if err != nil {
-		return 0, fmt.Errorf("migrate %s: %w", workflow, err)
+		return 0, err
 	}
 	var ids []string
 	var errs []error
@@ -62,16 +63,15 @@ func (m *Manager) Migrate(ctx context.Context, workflow string) (int, error) {
 		}
 	}
 	v.mu.RUnlock()
-	err = v.scan(ctx, &selection{r: r}, nil, func(en *entity) bool {
+	err = v.scan(ctx, &selection{r: r}, func(en *entity) bool {
 		if version, err := versionOf(en.version); err == nil && version < r.version {
 			ids = append(ids, en.id)
 		}
 		return true
 	})
 	if err != nil {
-		return 0, fmt.Errorf("migrate %s: %w", workflow, err)
+		return 0, err
 	}
-	written := 0
 	for _, id := range ids {
 		if ctx.Err() != nil {
 			errs = append(errs, context.Cause(ctx))
@@ -91,11 +91,7 @@ func (m *Manager) Migrate(ctx context.Context, workflow string) (int, error) {
 			errs = append(errs, err)
 		}
 	}
-	if err := errors.Join(errs...); err != nil {
-		return written, fmt.Errorf("migrate %s: %w", workflow, err)
-	}
-	return written, nil
+	return written, errors.Join(errs...)
 }
 
-// errMigrated says that another writer has migrated the record.
 var errMigrated = errors.New("migrated")

@@ -101,6 +101,13 @@ var (
 	ErrClosed = errors.New("workflow: manager is closed")
 )
 
+// wrap adds to the error of a method what was to be done.
+func wrap(err *error, format string, args ...any) {
+	if *err != nil {
+		*err = fmt.Errorf(format+": %w", append(args, *err)...)
+	}
+}
+
 // RevisionError says which revision was wanted and which one the record has. It wraps
 // [ErrRevisionMismatch].
 type RevisionError struct {

@@ -8,7 +8,6 @@ import (
 	"strings"
 )
 
-// field is one field of a participant's struct that JSON stores.
 type field struct {
 	name     string // in JSON
 	index    []int
@@ -17,14 +16,12 @@ type field struct {
 	indexed  int // its place among the indexed fields, -1 for none
 }
 
-// fields are the fields of a struct, by its tags.
 type fields struct {
 	id, phase field
 	byName    map[string]*field
 	indexed   []*field
 }
 
-// readFields reads the tags of the struct that p points to.
 func readFields(p Participant) (*fields, error) {
 	v := reflect.ValueOf(p)
 	if p == nil || v.Kind() != reflect.Pointer || v.Type().Elem().Kind() != reflect.Struct {

@@ -41,9 +41,8 @@ type follower struct {
 	b        *bucket
 	to       reader
 	log      *slog.Logger
-	lookSoon fsm.Wake    // ends a wait of the goroutine of run, for a look at the bucket
-	wantLook atomic.Bool // a look was asked for: the wait that lookSoon ends uses that up
-	pauses   bool        // before it reads what are probably this process's own writes: see lingerTime
+	lookSoon fsm.Wake // makes the goroutine of run look at the bucket
+	pauses   bool     // before it reads what are probably this process's own writes: see lingerTime
 
 	current func(upTo uint64) // called when it has everything up to a revision; nil for none
 	lost    func()            // called when gone becomes true; nil for none
@@ -85,11 +84,7 @@ func (b *bucket) follower(log *slog.Logger, to reader) *follower {
 	}
 }
 
-// look asks the follower to look at the bucket soon.
-func (f *follower) look() {
-	f.wantLook.Store(true)
-	f.lookSoon.Notify()
-}
+func (f *follower) look() { f.lookSoon.Notify() }
 
 // run follows the bucket until ctx ends. When the server has trouble or the bucket is
 // missing, it logs that once and keeps trying.
@@ -268,7 +263,6 @@ func (f *follower) stateDiffers(info *jetstream.StreamInfo, own *ownWrite) bool 
 	return wasRecreated || last < f.read || lostWrite
 }
 
-// forget makes the follower start from the beginning.
 func (f *follower) forget() {
 	f.asOf.Store(nil)
 	f.own.Store(nil)
@@ -277,47 +271,40 @@ func (f *follower) forget() {
 }
 
 // readAll passes messages on until an error, and looks at the bucket every lookTime and when look
-// asks for it. It returns nil when it finds another stream, and after a reconnect, because
-// messages may have been lost.
+// asks for it. It returns nil when it finds another stream, and after a reconnect.
 func (f *follower) readAll(ctx context.Context, p *puller, stream jetstream.Stream, consumer jetstream.Consumer) error {
-	reconnects := f.b.nc.Stats().Reconnects
 	f.look()
 	regular := time.AfterFunc(f.b.pace.Of(lookTime), f.look)
 	defer regular.Stop()
 	for {
 		msg, meta, err := p.next(ctx)
-		if err != nil {
-			return fmt.Errorf("read bucket %s: %w", f.b.name, err)
-		}
-		if msg != nil {
-			e := newEntry(f.b.key(msg.Subject), meta.Sequence.Stream, meta.Timestamp, msg.Header, msg.Data)
-			f.passed = p.read
-			f.pass(e)
-			if meta.NumPending == 0 && !f.synced {
-				f.sync()
-			}
-			if !strings.HasPrefix(e.op, f.b.ops) {
-				p.news++
-			}
-		}
-		looks := f.wantLook.Swap(false)
-		if msg == nil && f.b.nc.Stats().Reconnects != reconnects {
+		switch {
+		case errors.Is(err, errReconnected):
 			return nil
-		}
-		if !looks {
+		case err != nil:
+			return fmt.Errorf("read bucket %s: %w", f.b.name, err)
+		case msg == nil:
+			if f.inspect(ctx, stream, consumer) {
+				return nil
+			}
+			if f.pendingLook != nil {
+				p.news++ // what it waits for is asked for at once
+			}
+			regular.Reset(f.b.pace.Of(lookTime))
 			continue
 		}
-		if f.inspect(ctx, stream, consumer) {
-			return nil
+		e := newEntry(f.b.key(msg.Subject), meta.Sequence.Stream, meta.Timestamp, msg.Header, msg.Data)
+		f.passed = p.read
+		f.pass(e)
+		if meta.NumPending == 0 && !f.synced {
+			f.sync()
 		}
-		if f.pendingLook != nil {
-			p.news++ // what it waits for is asked for at once
+		if !strings.HasPrefix(e.op, f.b.ops) {
+			p.news++
 		}
-		regular.Reset(f.b.pace.Of(lookTime))
 	}
 }
 
-// pass passes a message on.
 func (f *follower) pass(e *entry) {
 	if f.pendingLook != nil && e.revision > f.pendingLook.last {
 		f.caughtUp()

@@ -2,9 +2,11 @@ package workflow
 
 import (
 	"context"
+	"strconv"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/pleme-io/lifecycle-go/fleet/broker"
@@ -79,13 +81,15 @@ func twoNotes(t *testing.T) (ctx context.Context, kv jetstream.KeyValue, notes *
 func TestAKeyThatCameBackIsRead(t *testing.T) {
 	ctx, _, notes, first, last := twoNotes(t)
 	f := notes.follower(brokertest.Quiet(), func(stream.Item[*entry]) {})
+	s, err := notes.js.Stream(ctx, notes.stream)
+	check(t, err)
 	f.synced, f.keys["x"], f.extra = true, first, -1
 	f.read = first
-	if f.reconcile(ctx) || f.readAgain {
+	if f.reconcile(ctx, s) || f.readAgain {
 		t.Error("it reads everything again for a key that is still to come")
 	}
 	f.read = last
-	if !f.reconcile(ctx) || !f.readAgain {
+	if !f.reconcile(ctx, s) || !f.readAgain {
 		t.Error("it never reads a key that is behind it")
 	}
 }
@@ -103,4 +107,47 @@ func TestAWriteThatTheJournalDoesNotHaveYet(t *testing.T) {
 	if err := run.handle(ctx, task); err == nil {
 		t.Error("a reaction to a write that is still to come counts as done")
 	}
+}
+
+// TestFind stores writes one after the other, and asks after each what became of those that were sent
+// on its predecessor. The bucket keeps three of them.
+func TestFind(t *testing.T) {
+	b := brokertest.Server(t, broker.Config{Buckets: []jetstream.KeyValueConfig{{Bucket: "NOTES", History: 3}}})
+	notes := newBucket(NewManager(b.JetStream(), brokertest.Quiet()), "NOTES")
+	put := func(op string, on int) uint64 { // a negative number is of a program that expects nothing
+		msg := &nats.Msg{Subject: "$KV.NOTES.a", Header: nats.Header{}}
+		if on >= 0 {
+			msg.Header = (&meta{op: op, on: uint64(on), entered: "a", source: TransitionSourceRule}).header()
+			msg.Header[headerExpected] = []string{strconv.Itoa(on)}
+		}
+		ack, err := b.JetStream().PublishMsg(t.Context(), msg)
+		if err != nil {
+			return 0
+		}
+		return ack.Sequence
+	}
+	check := func(when, op string, on, revision uint64, want fate) {
+		t.Helper()
+		got, is, err := notes.find(t.Context(), "a", &decision{meta: meta{op: op, on: on}})
+		if err != nil || is != want || got != revision {
+			t.Errorf("%s: %s after %d: fate %d at %d, %v, want %d at %d", when, op, on, is, got, err, want, revision)
+		}
+	}
+	check("nothing is stored", "first", 0, 0, undecided)
+	first := put("first", 0)
+	check("it is stored", "first", 0, first, landed)
+	check("it is stored", "other", 0, 0, superseded)
+	check("it is stored", "second", first, 0, undecided)
+	if put("other", 0) != 0 {
+		t.Error("the server takes a write that was superseded")
+	}
+	second := put("foreign", -1)
+	check("a foreign one follows", "second", first, 0, superseded)
+	third := put("third", int(second))
+	fourth := put("fourth", int(third)) // the first is gone
+	check("the expected one is gone", "third", second, third, landed)
+	check("the first is gone", "first", 0, 0, untraceable)
+	put("fifth", int(fourth)) // the second too
+	check("the expected one and its successor are gone", "second", first, 0, untraceable)
+	check("the expected one is gone, and its successor says what it followed", "other", second, 0, superseded)
 }

@@ -1,6 +1,7 @@
 package workflow
 
 import (
+	"fmt"
 	"net/url"
 	"strconv"
 	"strings"
@@ -52,8 +53,7 @@ type meta struct {
 // write returns the value of headerWrite: the members of meta from op to pending, without
 // chained. They share one header, because ten headers take the server and every reader longer.
 func (m *meta) write() string {
-	line := make([]byte, 0, 128)
-	for _, text := range []string{
+	return strings.Join([]string{
 		m.op,
 		url.PathEscape(m.workflow),
 		strconv.FormatUint(m.on, 10),
@@ -61,21 +61,18 @@ func (m *meta) write() string {
 		url.PathEscape(m.entered),
 		url.PathEscape(m.from),
 		string(m.source),
-	} {
-		line = append(append(line, text...), '|')
+		number(m.since),
+		number(m.change),
+		number(m.pending),
+	}, "|")
+}
+
+// number returns a number as text, "" for 0.
+func number[N int | int64 | uint64](n N) string {
+	if n == 0 {
+		return ""
 	}
-	if m.since != 0 {
-		line = strconv.AppendInt(line, m.since, 10)
-	}
-	line = append(line, '|')
-	if m.change != 0 {
-		line = strconv.AppendUint(line, m.change, 10)
-	}
-	line = append(line, '|')
-	if m.pending != 0 {
-		line = strconv.AppendInt(line, int64(m.pending), 10)
-	}
-	return string(line)
+	return fmt.Sprint(n)
 }
 
 // readWrite reads a line that write has made. For any other line it does not change m.
@@ -135,7 +132,6 @@ func readMeta(h nats.Header) meta {
 	return m
 }
 
-// header returns the headers that readMeta reads.
 func (m *meta) header() nats.Header {
 	h := nats.Header{headerWrite: {m.write()}}
 	set := func(name, value string) {
@@ -173,7 +169,6 @@ type entry struct {
 	guessed bool   // since is by this process's clock, not the server's
 }
 
-// newEntry makes an entry of a message of the server.
 func newEntry(key string, revision uint64, at time.Time, h nats.Header, data []byte) *entry {
 	return &entry{key: key, revision: revision, at: at.UTC(), data: data, meta: readMeta(h)}
 }
@@ -186,7 +181,6 @@ func (e *entry) deleted() bool { return e.removal != "" }
 // place of all earlier writes.
 func (e *entry) erased() bool { return !e.chained && e.removal == "PURGE" }
 
-// moved reports whether the write entered a phase.
 func (e *entry) moved() bool { return e.entered != "" }
 
 // reacts reports whether the write is one that hooks react to: it entered a phase, deleted the

@@ -2,7 +2,6 @@ package workflow
 
 import (
 	"context"
-	"fmt"
 )
 
 // Trail is an entity's history, and whether it is complete.
@@ -26,12 +25,12 @@ func (m *Manager) History(ctx context.Context, workflow, entityID string) ([]Tra
 }
 
 // Trail is History that also says whether it is complete.
-func (m *Manager) Trail(ctx context.Context, workflow, entityID string) (Trail, error) {
+func (m *Manager) Trail(ctx context.Context, workflow, entityID string) (t Trail, err error) {
+	defer wrap(&err, "history of %s %q", workflow, entityID)
 	r, key, err := m.locate(workflow, entityID)
 	if err != nil {
-		return Trail{}, fmt.Errorf("history of %s: %w", workflow, err)
+		return t, err
 	}
-	var t Trail
 	phase, last, changed := "", uint64(0), uint64(0) // of the revision before
 	err = r.revisions(ctx, key, func(e *entry) bool {
 		isNext := e.on == 0 || e.on == last || e.change != 0 && e.change == changed // updates between them may be missing
@@ -46,13 +45,10 @@ func (m *Manager) Trail(ctx context.Context, workflow, entityID string) (Trail, 
 		last, changed = e.revision, e.lastChange()
 		return true
 	})
-	if err != nil {
-		return Trail{}, fmt.Errorf("history of %s %q: %w", workflow, entityID, err)
+	if err == nil && last == 0 {
+		err = ErrEntityNotFound
 	}
-	if last == 0 {
-		return Trail{}, fmt.Errorf("history of %s %q: %w", workflow, entityID, ErrEntityNotFound)
-	}
-	return t, nil
+	return t, err
 }
 
 // event makes an event from a revision that changed the phase. phase is the one

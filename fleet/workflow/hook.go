@@ -94,8 +94,8 @@ type Reaction struct {
 	Timer string
 	// Attempt is 1 for the first call, as far as this process knows.
 	Attempt int
-	// Gap says that earlier reactions of this entity are missing: the journal does not
-	// have the change of phase before this one. The record is complete.
+	// Gap says that earlier reactions of this entity may be missing: the journal does not
+	// have the change of phase before this one, or has it no more. The record is complete.
 	Gap bool
 }
 

@@ -28,8 +28,6 @@ type hookProgress struct {
 	// reactions that fail or wait, only the first maxStored are stored: after a restart the
 	// hook repeats what is in the others.
 	Done lanes.Progress `json:"progress"`
-	// Missing are writes that the journal does not have.
-	Missing lanes.Progress `json:"missing"`
 	// Failed counts the failures of reactions that are not done, maxStored of them. After a
 	// restart the others have all of their attempts again.
 	Failed map[uint64]int `json:"failed,omitempty"`
@@ -62,7 +60,7 @@ func (p *hookProgress) failed(revision uint64, times int) {
 // stored returns a copy of the progress as the hooks' bucket gets it.
 func (p *hookProgress) stored() *hookProgress {
 	c := *p
-	c.Done, c.Missing, c.Failed = p.Done.First(maxStored), p.Missing.First(maxSpans), maps.Clone(p.Failed)
+	c.Done, c.Failed = p.Done.First(maxStored), maps.Clone(p.Failed)
 	return &c
 }
 
@@ -153,10 +151,11 @@ func (s *hookStore) wrote(stored *hookProgress, last uint64) bool {
 	return stored.By == s.by && stored.revision >= last
 }
 
-// begin loads the hook's progress, or stores the progress of a new hook. last is where
-// this process's run before has ended, nil for none: the hook goes on from there when no other
-// process has stored progress since, or when another program has removed what was stored.
-func (run *hookRun) begin(ctx context.Context, last *hookProgress) error {
+// begin loads the hook's progress, or stores the progress of a new hook. The hook goes on from where
+// this process's run before has ended when no other process has stored progress since, or when another
+// program has removed what was stored.
+func (run *hookRun) begin(ctx context.Context) error {
+	last := run.progress
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
 	p, err := run.store.load(ctx)
@@ -174,8 +173,7 @@ func (run *hookRun) begin(ctx context.Context, last *hookProgress) error {
 			return err
 		}
 		if isRead { // otherwise the bucket was restored as it was when p was stored
-			last.revision = p.revision
-			run.progress, run.changed = last, true
+			last.revision, run.changed = p.revision, true
 			return nil
 		}
 	}
@@ -183,10 +181,9 @@ func (run *hookRun) begin(ctx context.Context, last *hookProgress) error {
 	case p != nil:
 		run.progress = p
 		return run.checkMark(ctx, journal)
-	case last != nil:
+	case last != nil && last.revision != 0:
 		run.log.Warn("the progress of a hook was removed: going on with what this process knows")
 		last.revision = 0
-		run.progress = last
 	default:
 		run.progress = new(hookProgress)
 		if !run.h.Replay {
@@ -230,6 +227,6 @@ func (run *hookRun) checkMark(ctx context.Context, journal jetstream.StreamState
 		}
 	}
 	run.log.Warn("the journal is not the one that a hook has read: reading all of it")
-	*p = hookProgress{Missing: lanes.From(max(journal.FirstSeq, 1) - 1), revision: p.revision}
+	*p = hookProgress{revision: p.revision}
 	return run.store.save(ctx, p)
 }

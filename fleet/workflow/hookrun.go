@@ -60,30 +60,24 @@ const (
 	maxWaiting = 1 << 18
 	// saveEvery is how often a run stores its progress: what a crash repeats.
 	saveEvery = time.Second
-	// maxAbandoned is how many calls of a hook may ignore the end of their context. Then the
-	// hook is not called until one of them returns.
-	maxAbandoned = 1024
-	// maxSpans is how many spans of missing writes a hook remembers.
-	maxSpans = 512
 	// maxStored is how many spans of done writes, and how many counts of failures, a hook
 	// stores. It keeps the record of its progress below 100 KB, also when every reaction fails.
 	maxStored = 4096
 )
 
-// hookMemory is what the runs of a hook in one process share.
-type hookMemory struct {
-	by        string                // names the runs
-	abandoned map[string]*call.Call // calls that ignore the end of their context, by key
-	progress  *hookProgress         // of the last run; nil before the first
-}
-
-// runHook runs a hook until ctx ends.
 func (m *Manager) runHook(ctx context.Context, r *registration, h *Hook) {
-	log := m.log.With("workflow", r.workflow, "hook", h.Name)
-	lastLogged, memory := "", &hookMemory{by: nuid.Next(), abandoned: make(map[string]*call.Call)}
+	run := &hookRun{
+		r:         r,
+		h:         h,
+		log:       m.log.With("workflow", r.workflow, "hook", h.Name),
+		journal:   r.bucket.journal(),
+		by:        nuid.Next(),
+		abandoned: make(map[string]*call.Call),
+	}
+	lastLogged := ""
 	for n := 1; ctx.Err() == nil; n++ {
 		began := time.Now()
-		err := natserr.Plain(runHookOnce(ctx, r, h, memory, log))
+		err := natserr.Plain(run.once(ctx))
 		if ctx.Err() != nil {
 			return
 		}
@@ -92,26 +86,28 @@ func (m *Manager) runHook(ctx context.Context, r *registration, h *Hook) {
 		}
 		if err != nil && err.Error() != lastLogged {
 			lastLogged = err.Error()
-			log.Warn("cannot run a hook; trying again", "error", err)
+			run.log.Warn("cannot run a hook; trying again", "error", err)
 		}
 		_ = hookPause.Sleep(ctx, n)
 	}
 }
 
-// hookRun is one run of a hook, from its stored progress on.
+// hookRun are the runs of a hook in this process, one after the other.
 type hookRun struct {
 	r       *registration
 	h       *Hook
 	log     *slog.Logger
 	journal *bucket
-	store   *hookStore
-	queue   *lanes.Queue[written]
-	fail    context.CancelCauseFunc
+	by      string // names the runs
 
-	mu        sync.Mutex // guards the fields below
-	progress  *hookProgress
+	store *hookStore // this one and the next two are of the present run
+	queue *lanes.Queue[written]
+	fail  context.CancelCauseFunc
+
+	mu        sync.Mutex            // guards the fields below
+	progress  *hookProgress         // nil before the first run
 	changed   bool                  // since it was stored
-	abandoned map[string]*call.Call // of earlier runs too
+	abandoned map[string]*call.Call // calls that ignore the end of their context, by key
 }
 
 // written is a write that the hook reacts to. It has no content, because an entity whose
@@ -121,39 +117,29 @@ type written struct {
 	at       time.Time
 }
 
-// runHookOnce runs a hook until ctx ends or something other than the hook fails.
-func runHookOnce(ctx context.Context, r *registration, h *Hook, memory *hookMemory, log *slog.Logger) error {
-	if err := r.bucket.checkJournal(ctx); err != nil {
-		return err
-	}
-	store, err := r.hookStore(ctx, h.Name)
+// once runs the hook until ctx ends or something other than the hook fails.
+func (run *hookRun) once(ctx context.Context) error {
+	err := run.r.bucket.checkJournal(ctx)
 	if err != nil {
 		return err
 	}
-	store.by = memory.by
-	run := &hookRun{
-		r:         r,
-		h:         h,
-		log:       log,
-		journal:   r.bucket.journal(),
-		store:     store,
-		queue:     lanes.New[written](),
-		abandoned: memory.abandoned,
-	}
-	if err := run.begin(ctx, memory.progress); err != nil {
+	if run.store, err = run.r.hookStore(ctx, run.h.Name); err != nil {
 		return err
 	}
-	memory.progress = run.progress
+	run.store.by = run.by
+	if err := run.begin(ctx); err != nil {
+		return err
+	}
 	own, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
-	run.fail = fail
+	run.queue, run.fail = lanes.New[written](), fail
 	var parts sync.WaitGroup
 	parts.Go(func() { fail(run.read(own)) })
 	parts.Go(func() { run.saveRegularly(own) })
 	lanes.Runner[written]{
-		Workers:  h.Concurrency,
-		Attempts: h.Attempts,
-		Backoff:  h.Backoff,
+		Workers:  run.h.Concurrency,
+		Attempts: run.h.Attempts,
+		Backoff:  run.h.Backoff,
 		Handle:   run.handle,
 		Failed:   run.failed,
 		Dead:     run.dead,
@@ -187,7 +173,6 @@ func (run *hookRun) read(ctx context.Context) error {
 // begin again there: after a reconnect, because the server may have sent messages to the lost
 // connection and does not send them again, and after a wait for room in the queue.
 func (run *hookRun) readFrom(ctx context.Context, last *written) error {
-	reconnects := run.journal.nc.Stats().Reconnects
 	reqCtx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
 	stream, err := run.journal.js.Stream(reqCtx, run.journal.stream)
@@ -221,52 +206,39 @@ func (run *hookRun) readFrom(ctx context.Context, last *written) error {
 		return err
 	}
 	defer p.from.Close()
-	isFull := false
 	for {
-		// The server forgets a consumer that is not asked for a minute.
-		if isFull && p.from.Expected() == 0 {
-			return nil
-		}
 		msg, meta, err := p.next(ctx)
-		if err != nil {
-			return fmt.Errorf("read %s: %w", run.journal.stream, err)
-		}
-		if msg == nil && run.journal.nc.Stats().Reconnects != reconnects {
+		switch {
+		case errors.Is(err, errReconnected):
 			return nil
-		}
-		if msg == nil {
+		case err != nil:
+			return fmt.Errorf("read %s: %w", run.journal.stream, err)
+		case msg == nil:
 			continue
 		}
 		e := newEntry(run.journal.key(msg.Subject), meta.Sequence.Stream, meta.Timestamp, msg.Header, msg.Data)
 		if e.revision > last.revision+1 {
-			run.missed(last.revision+1, e.revision-1)
+			run.mu.Lock()
+			run.progress.Done.Skip(last.revision+1, e.revision-1) // the journal does not have them
+			run.mu.Unlock()
 		}
 		*last = written{e.revision, e.at}
 		run.queue.Hold(e.key, e.paused()) // each write of a paused entity says so
-		for run.queue.Len() >= maxWaiting {
-			isFull = true
-			if roomPause.Sleep(ctx, 1) != nil {
-				return context.Cause(ctx)
-			}
-		}
 		if wanted, failures := run.accept(e); wanted {
 			if err := run.queue.Add(e.key, *last, failures); err != nil {
 				return err
 			}
 		}
+		if run.queue.Len() < maxWaiting {
+			continue
+		}
+		for run.queue.Len() >= maxWaiting {
+			if roomPause.Sleep(ctx, 1) != nil {
+				return context.Cause(ctx)
+			}
+		}
+		return nil // the server may have forgotten the consumer meanwhile
 	}
-}
-
-// missed notes that the journal does not have some writes.
-func (run *hookRun) missed(first, last uint64) {
-	run.mu.Lock()
-	defer run.mu.Unlock()
-	run.progress.Done.Skip(first, last)
-	run.progress.Missing.Skip(first, last)
-	if run.progress.Missing.Gaps() > maxSpans {
-		run.progress.Missing.Raise(first) // a write that is not missing may count as missing, but never the reverse
-	}
-	run.changed = true
 }
 
 // accept reports whether the hook reacts to an entry that it has not done yet, and how
@@ -285,7 +257,6 @@ func (run *hookRun) accept(e *entry) (wanted bool, failures int) {
 	return true, run.progress.Failed[e.revision]
 }
 
-// handle makes one call of the hook.
 func (run *hookRun) handle(ctx context.Context, t *lanes.Task[written]) error {
 	e, err := run.journal.at(ctx, t.Value.revision)
 	if isNotFound(err) {
@@ -296,20 +267,22 @@ func (run *hookRun) handle(ctx context.Context, t *lanes.Task[written]) error {
 	}
 	run.mu.Lock()
 	maps.DeleteFunc(run.abandoned, func(_ string, c *call.Call) bool { ended, _ := c.Ended(); return ended })
-	earlier, many := run.abandoned[e.key], len(run.abandoned) >= maxAbandoned
-	gap := e.change > 0 && run.progress.Missing.Has(e.change)
+	earlier := run.abandoned[e.key]
 	run.mu.Unlock()
 	if earlier != nil {
 		return lanes.Uncounted(errors.New("the call before has not returned"))
-	}
-	if many {
-		return lanes.Uncounted(fmt.Errorf("%d calls have not returned", maxAbandoned))
 	}
 	if err := run.checkPaused(ctx, e.key); err != nil {
 		return lanes.Uncounted(err)
 	}
 	re := run.r.reaction(e, func(revision uint64) (*entry, error) { return run.journal.at(ctx, revision) })
-	re.Attempt, re.Gap = t.Failed+1, gap
+	re.Attempt = t.Failed + 1
+	if e.change > 0 {
+		_, err := run.journal.at(ctx, e.change)
+		if re.Gap = isNotFound(err); err != nil && !re.Gap {
+			return lanes.Uncounted(err)
+		}
+	}
 	abandoned, err := run.h.call(ctx, re)
 	if abandoned != nil {
 		run.mu.Lock()
@@ -331,15 +304,10 @@ func (run *hookRun) checkForgotten(ctx context.Context, revision uint64) error {
 	if err == nil && stream.CachedInfo().State.LastSeq < revision {
 		err = fmt.Errorf("the journal does not have write %d yet", revision)
 	}
-	if err == nil { // it may have copied the write just before it said how far it is
-		if _, err = run.journal.at(ctx, revision); err == nil {
-			err = fmt.Errorf("the journal has got write %d a moment ago", revision)
-		}
+	if err != nil {
+		return lanes.Uncounted(err)
 	}
-	if isNotFound(err) {
-		return nil
-	}
-	return lanes.Uncounted(err)
+	return nil
 }
 
 // checkPaused returns an error for an entity whose record says that it is paused.
@@ -397,7 +365,6 @@ func (run *hookRun) done(t *lanes.Task[written]) {
 	run.changed = true
 }
 
-// saveRegularly stores the progress every saveEvery.
 func (run *hookRun) saveRegularly(ctx context.Context) {
 	tick := time.NewTicker(run.journal.pace.Of(saveEvery))
 	defer tick.Stop()

@@ -285,7 +285,7 @@ func TestLongIDsAndNotes(t *testing.T) {
 	err = r.missions.Transition(ctx, "m1", "landing", "rule", strings.Repeat("n", 1000), workflow.Key("k"))
 	must(t, err)
 	err = r.missions.Update(ctx, "m1", func(m *Mission) error { m.Secret = large; return nil }, workflow.Key(strings.Repeat("k", 500)))
-	if err == nil || errors.Is(err, workflow.ErrOutcomeUnknown) || !strings.Contains(err.Error(), "its headers have") {
+	if err == nil || errors.Is(err, workflow.ErrOutcomeUnknown) || !strings.Contains(err.Error(), "with its headers") {
 		t.Errorf("a record that is too large with its headers: %v", err)
 	}
 	if r.b.Conn().Statistics.Reconnects != 0 {

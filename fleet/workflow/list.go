@@ -2,7 +2,6 @@ package workflow
 
 import (
 	"context"
-	"fmt"
 	"time"
 )
 
@@ -131,29 +130,27 @@ func (m *Manager) List(ctx context.Context, workflow string, opts ListOptions) (
 }
 
 // Query is List with metadata and a cursor.
-func (m *Manager) Query(ctx context.Context, workflow string, opts ListOptions) (Page, error) {
+func (m *Manager) Query(ctx context.Context, workflow string, opts ListOptions) (page Page, err error) {
+	defer wrap(&err, "list %s", workflow)
 	r, err := m.registration(workflow)
 	if err != nil {
-		return Page{}, fmt.Errorf("list: %w", err)
+		return page, err
 	}
 	q, err := m.selection(ctx, r, opts)
 	if err != nil {
-		return Page{}, fmt.Errorf("list %s: %w", workflow, err)
+		return page, err
 	}
 	v, err := r.viewed(ctx)
 	if err == nil && (opts.Fresh || opts.MaxStale > 0 && v.age() > opts.MaxStale) {
 		err = v.catchUp(ctx, time.Now())
 	}
 	if err != nil {
-		return Page{}, fmt.Errorf("list %s: %w", workflow, err)
+		return page, err
 	}
 	asOf := v.asOf()
-	page, err := v.query(ctx, q)
+	page, err = v.query(ctx, q)
 	page.AsOf = asOf
-	if err != nil {
-		return Page{}, fmt.Errorf("list %s: %w", workflow, err)
-	}
-	return page, nil
+	return page, err
 }
 
 // record returns a copy of an entity for the caller. p is its participant, nil when it

@@ -58,21 +58,16 @@ func NewManager(js jetstream.JetStream, logger *slog.Logger) *Manager {
 	return m
 }
 
-// Close is [Manager.CloseContext] with 10 s.
+// closeTime bounds Close. A test shortens it.
+var closeTime = 10 * time.Second
+
+// Close ends the views and watches and returns when they have ended. After 10 s it returns
+// an error that names the bucket of a view that has not: a participant's method does not
+// return. The caller closes the connection. A later call waits for everything that still runs.
+// Other calls return ErrClosed afterwards.
 func (m *Manager) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTime)
 	defer cancel()
-	return m.CloseContext(ctx)
-}
-
-// closeTime bounds Close.
-const closeTime = 10 * time.Second
-
-// CloseContext ends the views and watches and returns when they have ended. When ctx
-// ends first, it returns an error that names the bucket of a view that has not: a
-// participant's method does not return. The caller closes the connection. A later call
-// waits for everything that still runs. Other calls return ErrClosed afterwards.
-func (m *Manager) CloseContext(ctx context.Context) error {
 	m.mu.Lock()
 	m.closed = true
 	buckets := slices.Collect(maps.Values(m.buckets))
@@ -154,12 +149,8 @@ func (m *Manager) registration(workflow string) (*registration, error) {
 func (m *Manager) all() []*registration {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	regs := make([]*registration, 0, len(m.registered))
-	for _, r := range m.registered {
-		regs = append(regs, r)
-	}
-	slices.SortFunc(regs, func(a, b *registration) int { return strings.Compare(a.workflow, b.workflow) })
-	return regs
+	byName := func(a, b *registration) int { return strings.Compare(a.workflow, b.workflow) }
+	return slices.SortedFunc(maps.Values(m.registered), byName)
 }
 
 // allBuckets returns every bucket of the registered workflows.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"sync"
-	"sync/atomic"
 )
 
 // Move is one transition of [Manager.TransitionMany].
@@ -50,34 +49,25 @@ func (m *Manager) TransitionMany(ctx context.Context, workflow string, moves []M
 		}
 		return results
 	}
-	// The moves of each entity, in the order of the first of each.
-	entities := make([][]int, 0, len(moves))
-	places := make(map[string]int, len(moves))
+	entities := make(map[string][]int, len(moves)) // the moves of each
 	for i := range moves {
-		place, again := places[moves[i].EntityID]
-		if !again {
-			place = len(entities)
-			places[moves[i].EntityID] = place
-			entities = append(entities, nil)
-		}
-		entities[place] = append(entities[place], i)
+		entities[moves[i].EntityID] = append(entities[moves[i].EntityID], i)
 	}
 	var writers sync.WaitGroup
-	var next atomic.Int64
-	for range min(len(entities), maxMoves) {
+	room := make(chan struct{}, maxMoves)
+	for _, own := range entities {
+		room <- struct{}{}
 		writers.Go(func() {
-			for n := next.Add(1) - 1; n < int64(len(entities)); n = next.Add(1) - 1 {
-				for _, i := range entities[n] {
-					results[i] = m.move(ctx, r, &moves[i])
-				}
+			for _, i := range own {
+				results[i] = m.move(ctx, r, &moves[i])
 			}
+			<-room
 		})
 	}
 	writers.Wait()
 	return results
 }
 
-// maxMoves is how many moves are under way at once.
 const maxMoves = 256
 
 func (m *Manager) move(ctx context.Context, r *registration, mv *Move) (moved Moved) {

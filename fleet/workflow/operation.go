@@ -117,7 +117,7 @@ func (o *operation) end(a *attempt, revision uint64) {
 	if o.options.revision != nil {
 		*o.options.revision = revision
 	}
-	e := &entry{key: o.key, revision: revision, at: o.m.clock.now(), data: a.d.data, meta: a.d.meta}
+	e := &entry{key: o.key, revision: revision, at: o.m.clock.Now(), data: a.d.data, meta: a.d.meta}
 	if o.r.viewless {
 		o.r.bucket.recent.wrote(e, a.d.phase)
 		return
@@ -173,7 +173,6 @@ func (o *operation) decideOn(cur *entry) (decision, error) {
 	return o.decide(cur)
 }
 
-// attempt makes the message of a decision.
 func (o *operation) attempt(ctx context.Context, cur *entry, d decision) (*attempt, error) {
 	if d.next != nil {
 		if err := askAll(d.next); err != nil {
@@ -184,7 +183,7 @@ func (o *operation) attempt(ctx context.Context, cur *entry, d decision) (*attem
 		*o.options.result = d.next
 	}
 	var err error
-	if d.timers, err = o.r.timersAfter(cur, &d, o.options.timers, o.m.clock.now()); err != nil {
+	if d.timers, err = o.r.timersAfter(cur, &d, o.options.timers, o.m.clock.Now()); err != nil {
 		return nil, err
 	}
 	d.op = o.m.ops + strconv.FormatUint(o.m.lastOp.Add(1), 36)

@@ -17,25 +17,25 @@ import (
 // It returns ErrFieldNotOperatorWritable or ErrFieldType for the first wrong field,
 // by name, and the errors of Update. With [IfMatch] it refuses a patch that was made
 // for another revision. With [DryRun] it returns the result without writing it.
-func (m *Manager) UpdateFromOperator(ctx context.Context, workflow, entityID string, patch map[string]any, opts ...WriteOption) error {
+func (m *Manager) UpdateFromOperator(ctx context.Context, workflow, entityID string, patch map[string]any, opts ...WriteOption) (err error) {
+	defer wrap(&err, "patch %s %q", workflow, entityID)
 	r, err := m.registration(workflow)
 	if err != nil {
-		return fmt.Errorf("patch: %w", err)
+		return err
 	}
-	fail := func(err error) error { return fmt.Errorf("patch %s %q: %w", workflow, entityID, err) }
 	if len(patch) == 0 {
-		return fail(fmt.Errorf("%w: the patch is empty: writable are %s", ErrFieldNotOperatorWritable, r.writable()))
+		return fmt.Errorf("%w: the patch is empty: writable are %s", ErrFieldNotOperatorWritable, r.writable())
 	}
 	for _, name := range slices.Sorted(maps.Keys(patch)) {
 		f, err := r.writableField(name)
 		if err != nil {
-			return fail(err)
+			return err
 		}
 		if !assignable(patch[name], f.typ) {
-			return fail(fmt.Errorf("%w: %s is a %v, and the value a %T", ErrFieldType, name, f.typ, patch[name]))
+			return fmt.Errorf("%w: %s is a %v, and the value a %T", ErrFieldType, name, f.typ, patch[name])
 		}
 	}
-	err = m.mutate(ctx, r, entityID, options(opts), keepPhase, func(p Participant) error {
+	return m.mutate(ctx, r, entityID, options(opts), keepPhase, func(p Participant) error {
 		for name, value := range patch {
 			f := r.fields.byName[name]
 			to := reflect.Zero(f.typ)
@@ -46,10 +46,6 @@ func (m *Manager) UpdateFromOperator(ctx context.Context, workflow, entityID str
 		}
 		return nil
 	})
-	if err != nil {
-		return fail(err)
-	}
-	return nil
 }
 
 // assignable reports whether a value may be assigned to a field without conversion.

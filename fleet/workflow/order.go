@@ -54,7 +54,7 @@ func (r *registration) within(name string, in Range) (bounds, error) {
 }
 
 func (b bounds) has(en *entity) bool {
-	value := en.fields[b.field.indexed].value
+	value := en.field(b.field)
 	return (b.min == nil || compare(value, b.min) >= 0) && (b.max == nil || compare(value, b.max) <= 0)
 }
 
@@ -75,14 +75,14 @@ func compare(a, b any) int {
 // sorted returns the selected records ordered by a field. It visits all that the other
 // conditions select, and keeps as many as the page needs.
 func (v *view) sorted(ctx context.Context, q *selection) (page Page, err error) {
-	page.Records = []Record{}
+	page.Records, page.Total = []Record{}, v.total(q)
 	type found struct {
 		entity
 		p Participant
 	}
 	var best []found
 	inOrder := func(a, b found) int {
-		c := compare(a.fields[q.by.indexed].value, b.fields[q.by.indexed].value)
+		c := compare(a.field(q.by), b.field(q.by))
 		if q.Descending {
 			c = -c
 		}
@@ -92,7 +92,7 @@ func (v *view) sorted(ctx context.Context, q *selection) (page Page, err error) 
 	if q.Limit > 0 && q.Offset < enough && q.Limit < enough-q.Offset {
 		enough = q.Offset + q.Limit
 	}
-	err = v.scan(ctx, q, func(x *index) { page.Total = x.total(q.Phase) }, func(en *entity) bool {
+	err = v.scan(ctx, q, func(en *entity) bool {
 		p, ok := q.decoded(en)
 		if !ok {
 			return true
@@ -135,19 +135,19 @@ type PhaseCount struct {
 // have been in their phase for at least the time longer, by the server's clock;
 // [ListOptions].InPhaseFor lists them. It visits every entity of the view and decodes
 // none.
-func (m *Manager) Counts(ctx context.Context, workflow string, longer time.Duration) ([]PhaseCount, error) {
-	fail := func(err error) ([]PhaseCount, error) { return nil, fmt.Errorf("count %s: %w", workflow, err) }
+func (m *Manager) Counts(ctx context.Context, workflow string, longer time.Duration) (list []PhaseCount, err error) {
+	defer wrap(&err, "count %s", workflow)
 	r, err := m.registration(workflow)
 	if err != nil {
-		return fail(err)
+		return nil, err
 	}
 	q, err := m.selection(ctx, r, ListOptions{InPhaseFor: longer})
 	if err != nil {
-		return fail(err)
+		return nil, err
 	}
 	v, err := r.viewed(ctx)
 	if err != nil {
-		return fail(err)
+		return nil, err
 	}
 	counts := make(map[string]*PhaseCount)
 	count := func(phase string) *PhaseCount {
@@ -161,7 +161,7 @@ func (m *Manager) Counts(ctx context.Context, workflow string, longer time.Durat
 	}
 	before, since := q.before, make(map[string][]int64)
 	q.before = 0
-	err = v.scan(ctx, q, nil, func(en *entity) bool {
+	err = v.scan(ctx, q, func(en *entity) bool {
 		c := count(en.phaseName())
 		c.Entities++
 		since[c.Phase] = append(since[c.Phase], en.since)
@@ -174,9 +174,9 @@ func (m *Manager) Counts(ctx context.Context, workflow string, longer time.Durat
 		return true
 	})
 	if err != nil {
-		return fail(err)
+		return nil, err
 	}
-	list := make([]PhaseCount, 0, len(counts))
+	list = make([]PhaseCount, 0, len(counts))
 	for phase, c := range counts {
 		if all := since[phase]; len(all) > 0 {
 			slices.Sort(all)

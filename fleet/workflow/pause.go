@@ -3,7 +3,6 @@ package workflow
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/pleme-io/lifecycle-go/internal/text"
 )
@@ -46,21 +45,18 @@ func (m *Manager) Resume(ctx context.Context, workflow, entityID, note string, o
 	return m.setPause(ctx, workflow, entityID, pauseEnds, note, opts)
 }
 
-func (m *Manager) setPause(ctx context.Context, workflow, id string, to pausing, note string, opts []WriteOption) error {
+func (m *Manager) setPause(ctx context.Context, workflow, id string, to pausing, note string, opts []WriteOption) (err error) {
+	defer wrap(&err, "%s %s %q", to, workflow, id)
 	r, err := m.registration(workflow)
 	if err != nil {
-		return fmt.Errorf("%s: %w", to, err)
+		return err
 	}
-	err = m.mutate(ctx, r, id, options(opts), func(_ string, cur *entry) (meta, error) {
+	return m.mutate(ctx, r, id, options(opts), func(_ string, cur *entry) (meta, error) {
 		if cur.paused() == (to == pauseBegins) {
 			return meta{}, &landedError{cur.revision}
 		}
 		return meta{pause: to, source: TransitionSourceOperator, note: text.Clip(note, MaxNote)}, nil
 	}, nil)
-	if err != nil {
-		return fmt.Errorf("%s %s %q: %w", to, workflow, id, err)
-	}
-	return nil
 }
 
 // paused reports whether the entity was paused after the write.

@@ -10,10 +10,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/tidwall/gjson"
 
 	"github.com/pleme-io/lifecycle-go/fleet/broker/natserr"
-	"github.com/pleme-io/lifecycle-go/fleet/internal/outcome"
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
@@ -63,10 +61,8 @@ func (a *answer) isDoubtful() bool {
 	switch {
 	case a.err == nil, a.unsent, isUnsent(a.err), natserr.Conflict(a.err):
 		return false
-	case natserr.Is(a.err, natserr.StoreFailed, natserr.StorageExceeded, natserr.MemoryExceeded, natserr.InsufficientResources):
-		return true
 	}
-	return !isRefusal(a.err)
+	return isStoreFault(a.err) || !isRefusal(a.err)
 }
 
 // send is publish without its conclusions about the bucket.
@@ -103,17 +99,17 @@ func answerOf(reply *nats.Msg) *answer {
 	if len(reply.Data) == 0 && reply.Header.Get("Status") == "503" {
 		return &answer{err: jetstream.ErrNoStreamResponse}
 	}
-	ack := gjson.ParseBytes(reply.Data)
-	if ack.Get("error").Exists() {
-		var refusal struct {
-			Error *jetstream.APIError `json:"error"`
-		}
-		if err := json.Unmarshal(reply.Data, &refusal); err == nil && refusal.Error != nil {
-			return &answer{err: refusal.Error}
-		}
+	var ack struct {
+		Error  *jetstream.APIError `json:"error"`
+		Stream string              `json:"stream"`
+		Seq    uint64              `json:"seq"`
 	}
-	if seq := ack.Get("seq").Uint(); seq > 0 && ack.Get("stream").Str != "" {
-		return &answer{revision: seq}
+	err := json.Unmarshal(reply.Data, &ack)
+	switch {
+	case err == nil && ack.Error != nil:
+		return &answer{err: ack.Error}
+	case err == nil && ack.Seq > 0 && ack.Stream != "":
+		return &answer{revision: ack.Seq}
 	}
 	return &answer{err: fmt.Errorf("%w: %.100q", jetstream.ErrInvalidJSAck, reply.Data)}
 }
@@ -124,7 +120,7 @@ func answerOf(reply *nats.Msg) *answer {
 // other error nothing was written.
 //
 // When there is no answer, or a replaced leader may have given it, resolve looks for the
-// message in the bucket: see package outcome.
+// message in the bucket: see fate.
 func (b *bucket) resolve(ctx context.Context, key string, a *attempt, got *answer) (uint64, error) {
 	fail := func(errs ...error) (uint64, error) {
 		return 0, fmt.Errorf("write %s/%s: %w", b.name, key, join(errs...))
@@ -146,17 +142,17 @@ func (b *bucket) resolve(ctx context.Context, key string, a *attempt, got *answe
 			sent, unanswered = true, true
 		}
 		if sent {
-			revision, is, err := b.outcome(ctx, key, a)
+			revision, is, err := b.fate(ctx, key, a)
 			switch {
 			case err != nil:
 				return fail(ErrOutcomeUnknown, err, got.err)
-			case is == outcome.Landed:
+			case is == landed:
 				return revision, nil
-			case is == outcome.Superseded:
+			case is == superseded:
 				return 0, errConflict
-			case is == outcome.Untraceable && unanswered:
+			case is == untraceable && unanswered:
 				return fail(ErrOutcomeUnknown, errUntraceable)
-			case is == outcome.Untraceable, !unanswered && conflicts >= maxConflicts:
+			case is == untraceable, !unanswered && conflicts >= maxConflicts:
 				// Every message was answered with a conflict, so none was stored. After so many
 				// conflicts with a write that is not there, the bucket was restored from a backup.
 				return 0, errConflict
@@ -180,18 +176,24 @@ func (b *bucket) resolve(ctx context.Context, key string, a *attempt, got *answe
 	return got.revision, nil
 }
 
-// outcome asks what became of an attempt until the server answers. It returns an error
-// when ctx ends or the connection is closed for good.
-func (b *bucket) outcome(ctx context.Context, key string, a *attempt) (uint64, outcome.Outcome, error) {
-	w := outcome.Write{Expected: a.d.on, Header: headerWrite, ID: a.msg.Header.Get(headerWrite)}
+// fate is what became of an attempt. Its message expects to follow another one of its key, and a
+// message has one successor. When the successor is the attempt, it was carried out. When it is another
+// message, the server has refused the attempt and always will. When there is no successor yet, the
+// attempt may still be stored, and the caller sends it again: the server accepts one of the two.
+type fate int
+
+const (
+	undecided   fate = iota // nothing follows the expected message yet
+	landed                  // it was carried out
+	superseded              // another message follows the expected one
+	untraceable             // the bucket no longer has the successor, but later messages
+)
+
+// fate asks what became of an attempt until the server answers. It returns the revision of one that has
+// landed, and an error when ctx ends or the connection is closed for good.
+func (b *bucket) fate(ctx context.Context, key string, a *attempt) (uint64, fate, error) {
 	for n := 1; ; n++ {
-		revision, is, err := w.Find(ctx, func(ctx context.Context, from uint64) (*jetstream.RawStreamMsg, error) {
-			msg, err := b.get(ctx, getRequest{Seq: from, Next: b.subject(key)})
-			if isNotFound(err) {
-				return nil, nil //nolint:nilnil // there is none
-			}
-			return msg, err
-		})
+		revision, is, err := b.find(ctx, key, &a.d)
 		switch {
 		case err == nil:
 			return revision, is, nil
@@ -201,6 +203,33 @@ func (b *bucket) outcome(ctx context.Context, key string, a *attempt) (uint64, o
 			return 0, is, join(context.Cause(ctx), err)
 		}
 	}
+}
+
+// find is one question of fate. It asks the stream's leader: a replica or a mirror may lag.
+func (b *bucket) find(ctx context.Context, key string, d *decision) (uint64, fate, error) {
+	after, err := b.next(ctx, key, d.on+1)
+	switch {
+	case isNotFound(err):
+		return 0, undecided, nil
+	case err != nil:
+		return 0, undecided, err
+	case after.op == d.op:
+		return after.revision, landed, nil
+	case after.chained && after.on == d.on:
+		return 0, superseded, nil
+	case d.on == 0:
+		return 0, untraceable, nil
+	}
+	// The message found may be a later one, or the successor, written by a program that
+	// expected nothing. It is the successor if the expected message is still there.
+	before, err := b.next(ctx, key, d.on)
+	switch {
+	case err != nil && !isNotFound(err):
+		return 0, undecided, err
+	case err == nil && before.revision == d.on:
+		return 0, superseded, nil
+	}
+	return 0, untraceable, nil
 }
 
 // join returns an error that wraps all, on one line.
@@ -215,13 +244,18 @@ func join(errs ...error) error {
 // isRefusal reports whether the server did not and will not take the message, or
 // the client did not send it. A server that is electing a leader answers 503.
 func isRefusal(err error) bool {
-	if natserr.Is(err, natserr.StoreFailed, natserr.StorageExceeded, natserr.MemoryExceeded, natserr.InsufficientResources) {
+	if isStoreFault(err) {
 		return true
 	}
 	if api, ok := errors.AsType[*jetstream.APIError](err); ok {
 		return api.Code != 503
 	}
 	return isAnyOf(err, nats.ErrMaxPayload, nats.ErrConnectionDraining, nats.ErrBadSubject, nats.ErrHeadersNotSupported)
+}
+
+// isStoreFault reports whether the server could not store the message.
+func isStoreFault(err error) bool {
+	return natserr.Is(err, natserr.StoreFailed, natserr.StorageExceeded, natserr.MemoryExceeded, natserr.InsufficientResources)
 }
 
 // isUnsent reports whether no server can have received the message: there was no
@@ -238,22 +272,11 @@ func isAnyOf(err error, targets ...error) bool {
 func (b *bucket) explain(msg *nats.Msg, err error) error {
 	switch {
 	case natserr.TooLarge(err):
-		return fmt.Errorf("the record has %d bytes and its headers have %d; the server takes %d: %w",
-			len(msg.Data), headerSize(msg.Header), b.nc.MaxPayload(), err)
+		return fmt.Errorf("the record has %d bytes, %d with its headers; the server takes %d: %w",
+			len(msg.Data), msg.Size(), b.nc.MaxPayload(), err)
 	case natserr.Is(err, natserr.HeadersTooLarge):
 		return fmt.Errorf("the record's headers (its note, timers and idempotency keys) have %d bytes; the server takes 65535: %w",
-			headerSize(msg.Header), err)
+			msg.Size()-len(msg.Subject)-len(msg.Data), err)
 	}
 	return err
-}
-
-// headerSize returns how many bytes headers take in a message.
-func headerSize(h nats.Header) int {
-	size := len("NATS/1.0\r\n\r\n")
-	for name, values := range h {
-		for _, value := range values {
-			size += len(name) + len(": ") + len(value) + len("\r\n")
-		}
-	}
-	return size
 }

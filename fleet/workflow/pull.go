@@ -2,6 +2,7 @@ package workflow
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -29,8 +30,11 @@ const (
 // another consumer.
 type puller struct {
 	from   *pull.Puller
+	nc     *nats.Conn
 	wake   fsm.Wake // ends a wait of next; nil for none
 	pauses bool     // before a request, when the last messages were all this process's own writes
+
+	reconnects uint64 // of the connection when it began
 
 	read    uint64 // messages until now
 	pending uint64 // messages at the server, as far as is known
@@ -42,7 +46,7 @@ type puller struct {
 // without it a transition takes 1.3 to 1.8 times the processor time (BenchmarkWorkflow of
 // bench/workflow with 1 and 16 writers).
 func (b *bucket) pull(consumer string, pending uint64, wake fsm.Wake, pauses bool) (*puller, error) {
-	beat := b.pace.Of(heartbeat)
+	beat, reconnects := b.pace.Of(heartbeat), b.nc.Stats().Reconnects
 	from, err := pull.Open(b.nc, pull.Config{
 		API:       b.api,
 		Stream:    b.stream,
@@ -55,40 +59,52 @@ func (b *bucket) pull(consumer string, pending uint64, wake fsm.Wake, pauses boo
 	if err != nil {
 		return nil, err
 	}
-	return &puller{from: from, wake: wake, pauses: pauses, pending: pending}, nil
+	return &puller{from: from, nc: b.nc, wake: wake, pauses: pauses, pending: pending, reconnects: reconnects}, nil
 }
 
-// ask sends the next request.
-func (p *puller) ask(ctx context.Context) error {
+// ask sends the next request, or returns before because the wake was notified.
+func (p *puller) ask(ctx context.Context) (woken bool, err error) {
 	r := pull.Request{Batch: int(min(max(p.pending, pullFew), pullMany))}
 	if p.pauses && p.came > 0 && p.news == 0 {
-		p.linger(ctx)
+		select {
+		case <-time.After(lingerTime):
+		case <-p.wake:
+			return true, nil
+		case <-ctx.Done():
+		}
 		r = pull.Request{Batch: pullMany, NoWait: true}
 	}
 	p.came, p.news = 0, 0
-	return p.from.Ask(r)
+	return false, p.from.Ask(r)
 }
 
-func (p *puller) linger(ctx context.Context) {
-	select {
-	case <-time.After(lingerTime):
-	case <-p.wake:
-	case <-ctx.Done():
-	}
-}
+// errReconnected says that the connection was lost and is back: messages may have been lost.
+var errReconnected = errors.New("connected again")
 
-// next waits for the next message. It returns none, and no error, when a request has ended, the
-// connection was lost and is back, or the wake was notified.
+// next waits for the next message. It returns none, and no error, when the wake was notified.
 func (p *puller) next(ctx context.Context) (*nats.Msg, *nats.MsgMetadata, error) {
-	if p.from.Expected() == 0 {
-		if err := p.ask(ctx); err != nil {
+	for {
+		if p.from.Expected() == 0 {
+			if woken, err := p.ask(ctx); woken || err != nil {
+				return nil, nil, err
+			}
+		}
+		msg, err := p.from.Next(ctx)
+		switch {
+		case err != nil:
 			return nil, nil, err
+		case msg != nil:
+			return p.count(msg)
+		case p.nc.Stats().Reconnects != p.reconnects:
+			return nil, nil, errReconnected
+		case p.from.Expected() > 0: // the request goes on
+			return nil, nil, nil
 		}
 	}
-	msg, err := p.from.Next(ctx)
-	if msg == nil || err != nil {
-		return nil, nil, err
-	}
+}
+
+// count checks that no message is missing before this one.
+func (p *puller) count(msg *nats.Msg) (*nats.Msg, *nats.MsgMetadata, error) {
 	meta, err := msg.Metadata()
 	if err != nil {
 		return nil, nil, err

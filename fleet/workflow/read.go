@@ -31,31 +31,18 @@ func Removed() ReadOption { return func(r *reading) { r.removed = true } }
 // logs, an entity whose phase the table does not have.
 //
 // The caller owns the result; changing it stores nothing.
-func (m *Manager) Get(ctx context.Context, workflow, entityID string, opts ...ReadOption) (Participant, error) {
+func (m *Manager) Get(ctx context.Context, workflow, entityID string, opts ...ReadOption) (p Participant, err error) {
+	defer wrap(&err, "get %s %q", workflow, entityID)
 	var want reading
 	for i, opt := range opts {
 		if opt == nil {
-			return nil, fmt.Errorf("get %s %q: option %d is nil", workflow, entityID, i+1)
+			return nil, fmt.Errorf("option %d is nil", i+1)
 		}
 		opt(&want)
 	}
-	rec, err := m.get(ctx, workflow, entityID, want)
-	if err == nil && rec.Participant == nil && want.record == nil {
-		err = rec.Degraded
-	}
-	if err != nil {
-		return nil, fmt.Errorf("get %s %q: %w", workflow, entityID, err)
-	}
-	if want.record != nil {
-		*want.record = rec
-	}
-	return rec.Participant, nil
-}
-
-func (m *Manager) get(ctx context.Context, workflow, entityID string, want reading) (Record, error) {
 	r, key, err := m.locate(workflow, entityID)
 	if err != nil {
-		return Record{}, err
+		return nil, err
 	}
 	var e *entry
 	if want.removed {
@@ -70,14 +57,20 @@ func (m *Manager) get(ctx context.Context, workflow, entityID string, want readi
 		err = ErrEntityNotFound
 	}
 	if err != nil {
-		return Record{}, err
+		return nil, err
 	}
 	rec := r.record(e)
 	rec.EntityID = entityID
 	if rec.Degraded != nil {
 		m.log.Warn("record is degraded", "workflow", workflow, "key", key, "error", rec.Degraded)
 	}
-	return rec, nil
+	switch {
+	case want.record != nil:
+		*want.record = rec
+	case rec.Participant == nil:
+		return nil, rec.Degraded
+	}
+	return rec.Participant, nil
 }
 
 // lastRecord reads the last record that an entity had.
@@ -97,15 +90,8 @@ func (r *registration) lastRecord(ctx context.Context, key string) (last *entry,
 // LookupByEntityID finds an entity in any workflow. When several workflows have the
 // id, it returns the entity of the first workflow by name. It returns ErrEntityNotFound when
 // none has it, and a [*DegradedError] when its record cannot be decoded.
-func (m *Manager) LookupByEntityID(ctx context.Context, entityID string) (Participant, error) {
-	p, err := m.lookup(ctx, entityID)
-	if err != nil {
-		return nil, fmt.Errorf("look up %q: %w", entityID, err)
-	}
-	return p, nil
-}
-
-func (m *Manager) lookup(ctx context.Context, entityID string) (Participant, error) {
+func (m *Manager) LookupByEntityID(ctx context.Context, entityID string) (p Participant, err error) {
+	defer wrap(&err, "look up %q", entityID)
 	for _, r := range m.all() {
 		key, err := r.key(entityID)
 		if err != nil {
@@ -144,16 +130,17 @@ func (r *registration) find(ctx context.Context, key string) (*entry, error) {
 
 // Children returns the entities of all workflows whose parent is the given entity,
 // ordered by workflow and id.
-func (m *Manager) Children(ctx context.Context, parentEntityID string) ([]Participant, error) {
-	children := []Participant{}
+func (m *Manager) Children(ctx context.Context, parentEntityID string) (children []Participant, err error) {
+	defer wrap(&err, "children of %q", parentEntityID)
+	children = []Participant{}
 	for _, r := range m.all() {
 		v, err := r.viewed(ctx)
 		if err != nil {
-			return nil, fmt.Errorf("children of %q: %w", parentEntityID, err)
+			return nil, err
 		}
 		var found []entity
 		v.mu.RLock()
-		if parent := v.indexes[r.workflow].parents[parentEntityID]; parent != nil {
+		if parent := v.indexes[r.workflow].groups[ofParent][parentEntityID]; parent != nil {
 			parent.tree.Ascend(func(en *entity) bool {
 				found = append(found, *en)
 				return true
@@ -174,12 +161,13 @@ func (m *Manager) Children(ctx context.Context, parentEntityID string) ([]Partic
 // the Manager logs it. Ancestors returns ErrEntityNotFound when the entity does not
 // exist, and ErrAncestorCycle, with the ancestors so far, when an entity is its own
 // ancestor.
-func (m *Manager) Ancestors(ctx context.Context, entityID string) ([]Participant, error) {
+func (m *Manager) Ancestors(ctx context.Context, entityID string) (ancestors []Participant, err error) {
+	defer wrap(&err, "ancestors")
 	p, err := m.LookupByEntityID(ctx, entityID)
 	if err != nil {
-		return nil, fmt.Errorf("ancestors: %w", err)
+		return nil, err
 	}
-	ancestors := []Participant{}
+	ancestors = []Participant{}
 	seen := []string{entityID}
 	for p.ParentEntityID() != "" {
 		parent := p.ParentEntityID()
@@ -192,7 +180,7 @@ func (m *Manager) Ancestors(ctx context.Context, entityID string) ([]Participant
 			return ancestors, nil
 		}
 		if err != nil {
-			return ancestors, fmt.Errorf("ancestors: %w", err)
+			return ancestors, err
 		}
 		seen = append(seen, parent)
 		ancestors = append(ancestors, p)

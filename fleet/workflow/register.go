@@ -262,7 +262,10 @@ func (r *registration) checkOptions() error {
 	return errors.Join(faults...)
 }
 
-var bucketName = regexp.MustCompile(`^[a-zA-Z0-9_-]+$`)
+var (
+	bucketName = regexp.MustCompile(`^[a-zA-Z0-9_-]+$`)
+	validKey   = regexp.MustCompile(`^[-/_=a-zA-Z0-9]+(\.[-/_=a-zA-Z0-9]+)*$`)
+)
 
 // maxKey is the maximum length of a key in bytes. When a subject does not fit
 // into the server's protocol line, 4096 bytes by default, the server closes the
@@ -288,27 +291,11 @@ func (r *registration) key(entityID string) (string, error) {
 	if key == canary.Key {
 		return "", fmt.Errorf("%w: %q has the key %q, which is reserved", ErrInvalidEntityID, entityID, key)
 	}
-	if !validKey(key) {
+	if !validKey.MatchString(key) {
 		const want = "letters, digits and - / _ = with single dots between"
 		return "", fmt.Errorf("%w: %q has the key %q, want %s", ErrInvalidEntityID, entityID, key, want)
 	}
 	return key, nil
-}
-
-// validKey reports whether a bucket takes a key.
-func validKey(key string) bool {
-	before := byte('.')
-	for i := range len(key) {
-		switch c := key[i]; {
-		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9':
-		case c == '-', c == '/', c == '_', c == '=':
-		case c == '.' && before != '.':
-		default:
-			return false
-		}
-		before = key[i]
-	}
-	return before != '.'
 }
 
 func (r *registration) deadline(phase string) (Deadline, bool) {

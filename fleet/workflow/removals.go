@@ -2,9 +2,7 @@ package workflow
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"time"
 	"unicode/utf8"
 
@@ -31,7 +29,7 @@ type bucketState struct {
 
 // inspect looks at the bucket. It returns true when the follower has to begin again.
 func (f *follower) inspect(ctx context.Context, stream jetstream.Stream, consumer jetstream.Consumer) (again bool) {
-	return f.compare(ctx, stream, consumer) || f.extra != 0 && f.reconcile(ctx)
+	return f.compare(ctx, stream, consumer) || f.extra != 0 && f.reconcile(ctx, stream)
 }
 
 // compare looks at the bucket. It compares the keys when the follower has read as far as the
@@ -103,7 +101,6 @@ func (f *follower) reached(l *bucketState) {
 	}
 }
 
-// lose tells the reader that a key is gone.
 func (f *follower) lose(key string) {
 	known := f.keys[key]
 	delete(f.keys, key)
@@ -112,101 +109,51 @@ func (f *follower) lose(key string) {
 	}
 }
 
-// reconcile loses the keys that the bucket does not have. It returns true when the
-// follower has to read everything again: there are too many, none of them can be found, or the
-// bucket has one that the follower should have read. A server that was killed may bring back a
-// message that it had removed.
-func (f *follower) reconcile(ctx context.Context) (again bool) {
-	names, err := f.names(ctx)
+// reconcile loses the keys that the bucket does not have. It returns true when the follower has to
+// read everything again: there are too many, none of them can be found, or the bucket has a key that
+// the follower should have read. A server that was killed may bring back a message that it had removed.
+func (f *follower) reconcile(ctx context.Context, stream jetstream.Stream) (again bool) {
+	attempt, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	info, err := stream.Info(attempt, jetstream.WithSubjectFilter(">"))
 	if err != nil {
-		return false
+		f.readAgain = attempt.Err() != nil // the client looks for ever for names that JSON cannot tell apart
+		return f.readAgain
 	}
-	// The pages of names are of different times, so ask for each key that is in none.
-	var missing []string
-	for key := range f.keys {
-		if !names[key] && utf8.ValidString(key) { // no request can name another key
-			missing = append(missing, key)
+	for subject := range info.State.Subjects {
+		key := f.b.key(subject)
+		if _, known := f.keys[key]; known || f.extra > 0 {
+			continue
 		}
-	}
-	var unread []string
-	for key := range names {
-		_, known := f.keys[key]
-		if f.extra < 0 && !known && utf8.ValidString(key) && len(unread) < maxChecks {
-			unread = append(unread, key)
-		}
-	}
-	if len(missing) > maxChecks {
-		f.readAgain = true
-		return true
-	}
-	for _, key := range unread {
 		e, err := f.b.last(ctx, key)
-		if err == nil && e.revision <= f.read {
+		switch {
+		case err == nil && e.revision <= f.read:
 			f.readAgain = true
 			return true
-		}
-		if err != nil && !isNotFound(err) {
+		case err != nil && !isNotFound(err):
 			return false
 		}
 	}
-	lost := 0
-	for _, key := range missing {
-		if _, err := f.b.last(ctx, key); err == nil {
+	asked, lost := 0, 0
+	for key := range f.keys {
+		_, has := info.State.Subjects[f.b.subject(key)]
+		if has || !utf8.ValidString(key) { // no request can name such a key
 			continue
-		} else if !isNotFound(err) {
+		}
+		if asked++; asked > maxChecks {
+			break
+		}
+		// The pages of names are of different times.
+		if _, err := f.b.last(ctx, key); isNotFound(err) {
+			f.lose(key)
+			lost++
+		} else if err != nil {
 			return false
 		}
-		f.lose(key)
-		lost++
 	}
 	if lost > 0 {
 		f.look()
 	}
-	f.readAgain = f.extra > 0 && lost == 0
+	f.readAgain = asked > maxChecks || f.extra > 0 && lost == 0
 	return f.readAgain
-}
-
-// names reads the bucket's keys, in pages. The client's own Info would never end for keys that
-// JSON cannot tell apart.
-func (f *follower) names(ctx context.Context) (map[string]bool, error) {
-	names := make(map[string]bool)
-	for offset := 0; ; {
-		p, err := f.subjects(ctx, offset)
-		if err != nil {
-			return nil, err
-		}
-		for subject := range p.State.Subjects {
-			names[f.b.key(subject)] = true
-		}
-		if offset += len(p.State.Subjects); offset >= p.Total || len(p.State.Subjects) == 0 {
-			return names, nil
-		}
-	}
-}
-
-// subjectsPage is the server's answer to a question about the subjects of a stream.
-type subjectsPage struct {
-	Error *jetstream.APIError `json:"error"`
-	Total int                 `json:"total"`
-	State struct {
-		Subjects map[string]uint64 `json:"subjects"`
-	} `json:"state"`
-}
-
-// subjects asks for the stream's subjects, from the one at offset on.
-func (f *follower) subjects(ctx context.Context, offset int) (page subjectsPage, err error) {
-	ctx, cancel := context.WithTimeout(ctx, answerTime)
-	defer cancel()
-	request := fmt.Sprintf(`{"subjects_filter":">","offset":%d}`, offset)
-	reply, err := f.b.nc.RequestWithContext(ctx, f.b.api+"STREAM.INFO."+f.b.stream, []byte(request))
-	if err != nil {
-		return page, err
-	}
-	if err := json.Unmarshal(reply.Data, &page); err != nil {
-		return page, err
-	}
-	if page.Error != nil {
-		return page, page.Error
-	}
-	return page, nil
 }

@@ -37,7 +37,7 @@ func (m *Manager) selection(ctx context.Context, r *registration, opts ListOptio
 	}
 	if opts.InPhaseFor > 0 {
 		_ = m.clock.look(ctx, r.bucket) // without the server, time goes on by this process's clock
-		q.before = m.clock.now().Add(-opts.InPhaseFor).UnixNano()
+		q.before = m.clock.Now().Add(-opts.InPhaseFor).UnixNano()
 	}
 	for _, name := range slices.Sorted(maps.Keys(opts.Range)) {
 		b, err := r.within(name, opts.Range[name])
@@ -82,9 +82,9 @@ func (v *view) query(ctx context.Context, q *selection) (page Page, err error) {
 	if q.by != nil {
 		return v.sorted(ctx, q)
 	}
-	page.Records = []Record{}
+	page.Records, page.Total = []Record{}, v.total(q)
 	skip, last := q.Offset, ""
-	err = v.scan(ctx, q, func(x *index) { page.Total = x.total(q.Phase) }, func(en *entity) bool {
+	err = v.scan(ctx, q, func(en *entity) bool {
 		p, ok := q.decoded(en)
 		if !ok {
 			return true
@@ -104,13 +104,16 @@ func (v *view) query(ctx context.Context, q *selection) (page Page, err error) {
 	return page, err
 }
 
-// total is how many entities are in a phase, or in any for "".
-func (x *index) total(phase string) int {
-	if phase == "" {
+// total is how many entities of the workflow are in the selected phase, or in any.
+func (v *view) total(q *selection) int {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	x := v.indexes[q.r.workflow]
+	if q.Phase == "" {
 		return x.all.Len()
 	}
-	if p := x.phases[phase]; p != nil {
-		return p.tree.Len()
+	if g := x.groups[ofPhase][q.Phase]; g != nil {
+		return g.tree.Len()
 	}
 	return 0
 }
@@ -137,8 +140,7 @@ func (q *selection) has(p Participant) bool {
 
 // scan calls visit for copies of the entities that the indexes select, ordered by id,
 // until visit returns false or ctx ends. It does not hold the view's lock meanwhile.
-// begin, if not nil, is called once under the lock.
-func (v *view) scan(ctx context.Context, q *selection, begin func(*index), visit func(*entity) bool) error {
+func (v *view) scan(ctx context.Context, q *selection, visit func(*entity) bool) error {
 	step := make([]entity, 0, scanStep)
 	for after, more := q.After, true; more; {
 		if ctx.Err() != nil {
@@ -147,8 +149,7 @@ func (v *view) scan(ctx context.Context, q *selection, begin func(*index), visit
 		// A scan may decode for seconds. Let writers run meanwhile: the scheduler by itself
 		// lets it run for 10 ms at a time.
 		runtime.Gosched()
-		step, after, more = v.step(q, after, step[:0], begin)
-		begin = nil
+		step, after, more = v.step(q, after, step[:0])
 		for i := range step {
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
@@ -163,14 +164,10 @@ func (v *view) scan(ctx context.Context, q *selection, begin func(*index), visit
 
 // step appends the selected ones of the next entities after an id. It returns the last
 // id that it visited, and whether there may be more.
-func (v *view) step(q *selection, after string, found []entity, begin func(*index)) ([]entity, string, bool) {
+func (v *view) step(q *selection, after string, found []entity) ([]entity, string, bool) {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
-	x := v.indexes[q.r.workflow]
-	tree := q.tree(x)
-	if begin != nil {
-		begin(x)
-	}
+	tree := q.tree(v.indexes[q.r.workflow])
 	if tree == nil {
 		return found, after, false
 	}
@@ -196,27 +193,20 @@ func (q *selection) tree(x *index) *btree.BTreeG[*entity] {
 		return nil
 	}
 	tree := x.all
-	narrow := func(t *btree.BTreeG[*entity]) {
-		if t.Len() < tree.Len() {
-			tree = t
+	narrow := func(place int, value any) bool {
+		g := x.groups[place][value]
+		if g != nil && g.tree.Len() < tree.Len() {
+			tree = g.tree
 		}
+		return g != nil
 	}
-	if q.Active {
-		narrow(x.active)
-	}
-	if q.Phase != "" {
-		p := x.phases[q.Phase]
-		if p == nil {
-			return nil
-		}
-		narrow(p.tree)
+	if q.Active && !narrow(ofActive, active.value) || q.Phase != "" && !narrow(ofPhase, q.Phase) {
+		return nil
 	}
 	for f, want := range q.fast {
-		p := x.fields[f.indexed][want]
-		if p == nil {
+		if !narrow(ofFields+f.indexed, want) {
 			return nil
 		}
-		narrow(p.tree)
 	}
 	return tree
 }
@@ -239,7 +229,7 @@ func (q *selection) matches(en *entity) bool {
 		return false
 	}
 	for f, want := range q.fast {
-		if en.fields[f.indexed].value != want {
+		if en.field(f) != want {
 			return false
 		}
 	}

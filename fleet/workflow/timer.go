@@ -67,7 +67,6 @@ func CancelTimer(name string) WriteOption {
 	return func(w *writeOptions) { w.timers = append(w.timers, timerEdit{Timer: Timer{Name: name}, cancel: true}) }
 }
 
-// timerEdit is a change of a timer by a write.
 type timerEdit struct {
 	Timer
 	cancel bool

@@ -31,7 +31,7 @@ func (m *Manager) Create(ctx context.Context, initial Participant, opts ...Write
 			}
 			data, err := r.encode(initial)
 			d := decision{next: initial, data: data, phase: initial.Phase()}
-			d.entered, d.source, d.version = d.phase, TransitionSourceFramework, versionText(r.version)
+			d.entered, d.source, d.version = d.phase, TransitionSourceFramework, number(r.version)
 			return d, err
 		})
 	}
@@ -64,18 +64,16 @@ func (r *registration) creatable(p Participant) error {
 // Other errors: ErrEntityNotFound; ErrImmutableField when the mutator changed the id or
 // the phase; a [*DegradedError] for a record that cannot be decoded; ErrOutcomeUnknown
 // when the server went away during the write and did not come back in time.
-func (m *Manager) Update(ctx context.Context, workflow, entityID string, mutator func(Participant) error, opts ...WriteOption) error {
+func (m *Manager) Update(ctx context.Context, workflow, entityID string, mutator func(Participant) error, opts ...WriteOption) (err error) {
+	defer wrap(&err, "update %s %q", workflow, entityID)
 	r, err := m.registration(workflow)
-	if err != nil {
-		return fmt.Errorf("update: %w", err)
+	switch {
+	case err != nil:
+		return err
+	case mutator == nil:
+		return errors.New("the mutator is nil, want a function that changes the entity")
 	}
-	if mutator == nil {
-		return fmt.Errorf("update %s %q: the mutator is nil, want a function that changes the entity", workflow, entityID)
-	}
-	if err := m.mutate(ctx, r, entityID, options(opts), keepPhase, mutator); err != nil {
-		return fmt.Errorf("update %s %q: %w", workflow, entityID, err)
-	}
-	return nil
+	return m.mutate(ctx, r, entityID, options(opts), keepPhase, mutator)
 }
 
 // MaxNote is how many bytes of a transition's note are stored. A longer note is cut there
@@ -261,15 +259,13 @@ func (m *Manager) Fail(ctx context.Context, workflow, entityID, reason string, o
 // not an entity of another workflow. Its history stays, as far as the bucket
 // keeps it, with the deletion as the last event. Delete returns ErrEntityNotFound
 // when the entity does not exist.
-func (m *Manager) Delete(ctx context.Context, workflow, entityID string, opts ...WriteOption) error {
+func (m *Manager) Delete(ctx context.Context, workflow, entityID string, opts ...WriteOption) (err error) {
+	defer wrap(&err, "delete %s %q", workflow, entityID)
 	r, err := m.registration(workflow)
 	if err != nil {
-		return fmt.Errorf("delete: %w", err)
+		return err
 	}
-	if err := m.remove(ctx, r, entityID, options(opts), meta{removal: "DEL"}); err != nil {
-		return fmt.Errorf("delete %s %q: %w", workflow, entityID, err)
-	}
-	return nil
+	return m.remove(ctx, r, entityID, options(opts), meta{removal: "DEL"})
 }
 
 // remove deletes an entity. how has the note, and "DEL", or "PURGE" to remove its earlier

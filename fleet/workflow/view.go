@@ -93,7 +93,6 @@ func (v *view) clearLocked() {
 	v.seq, v.ready = 0, false
 }
 
-// take is the view's [reader].
 func (v *view) take(it stream.Item[*entry]) {
 	if it.Kind == stream.Put {
 		v.entry(it.Value)
@@ -189,7 +188,7 @@ func (v *view) wrote(r *registration, e *entry, d *decision) {
 	case now != nil && now.revision == d.on: // it was decided on this record, and needed no decoding
 		made = now.inPhase(e, d.phase)
 		made.own = true
-		v.replaceLocked(now, made)
+		v.putLocked(r, made)
 	default: // the view was cleared meanwhile, and reads the bucket again
 		return
 	}

@@ -22,7 +22,6 @@ func (r *registration) viewed(ctx context.Context) (*view, error) {
 	return r.bucket.view, r.bucket.view.wait(ctx, nil)
 }
 
-// maxRecent bounds how many records a process without a view remembers.
 const maxRecent = 4096
 
 // recent is what this process wrote lately, for the next decision on it. The server
@@ -50,11 +49,8 @@ func (r *recent) wrote(e *entry, phase string) {
 		delete(r.entries, e.key)
 		return
 	}
-	if _, known := r.entries[e.key]; !known && len(r.entries) >= maxRecent {
-		for other := range r.entries { // any
-			delete(r.entries, other)
-			break
-		}
+	if len(r.entries) >= maxRecent {
+		clear(r.entries)
 	}
 	e.guessed = e.moved() // its time is by this process's clock
 	e.phase = phase

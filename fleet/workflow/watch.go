@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/pleme-io/lifecycle-go/fleet/internal/canary"
 	"github.com/pleme-io/lifecycle-go/fleet/internal/stream"
 	"github.com/pleme-io/lifecycle-go/trace"
 )
@@ -114,10 +113,9 @@ func watch[T any](ctx context.Context, m *Manager, r *registration, pick func(Ev
 type watcher struct {
 	r    *registration
 	send func(Event)
-	ids  map[string]string // by key, when the id is not the key or the bucket is shared
+	ids  map[string]string // of the entities that were sent, by key
 }
 
-// take is the watcher's [reader].
 func (w *watcher) take(it stream.Item[*entry]) {
 	switch it.Kind {
 	case stream.Put:
@@ -131,8 +129,13 @@ func (w *watcher) take(it stream.Item[*entry]) {
 }
 
 func (w *watcher) entry(e *entry) {
-	mine, shared := w.mine(e)
-	if !mine {
+	v := w.r.bucket.view
+	v.mu.RLock()
+	regs := v.regs
+	v.mu.RUnlock()
+	id, isSent := w.ids[e.key]
+	isByOther := e.deleted() && e.workflow == "" // such a deletion does not name the workflow
+	if isByOther && !isSent || !isByOther && owner(regs, e) != w.r {
 		return
 	}
 	event := Event{Kind: EventPut, Revision: e.revision, At: e.at, Trace: e.trace, Moved: e.moved()}
@@ -146,36 +149,12 @@ func (w *watcher) entry(e *entry) {
 			Key:       e.key,
 			Revision:  e.revision,
 			UpdatedAt: e.at,
-			EntityID:  w.ids[e.key],
-		}
-		if event.Record.EntityID == "" && w.r.sample.KVKey(e.key) == e.key {
-			event.Record.EntityID = e.key
+			EntityID:  id,
 		}
 		delete(w.ids, e.key)
 	} else {
 		event.Record = w.r.record(e)
-		if id := event.Record.EntityID; shared || id != "" && id != e.key {
-			w.ids[e.key] = id
-		}
+		w.ids[e.key] = event.Record.EntityID
 	}
 	w.send(event)
-}
-
-// mine reports whether a revision belongs to this watch's workflow, and whether the
-// bucket has other workflows. A deletion by another program does not name the
-// workflow. It belongs to this one when this watch has sent the entity of that key.
-func (w *watcher) mine(e *entry) (mine, shared bool) {
-	v := w.r.bucket.view
-	v.mu.RLock()
-	regs := v.regs
-	v.mu.RUnlock()
-	shared = len(regs) > 1
-	if e.key == canary.Key {
-		return false, shared
-	}
-	if shared && e.deleted() && e.workflow == "" {
-		_, sent := w.ids[e.key]
-		return sent, shared
-	}
-	return owner(regs, e) == w.r, shared
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 
 	"github.com/pleme-io/lifecycle-go/trace"
 )
@@ -59,7 +58,6 @@ func options(opts []WriteOption) writeOptions {
 	return w
 }
 
-// decision is the content of a write.
 type decision struct {
 	meta
 	next  Participant // nil for a deletion, and for a change of phase that needs no decoding
@@ -77,7 +75,6 @@ func (d *decision) keepsPhase() bool { return !d.deletion() && d.entered == "" }
 // and note, or the zero meta for a write that keeps the phase.
 type decider func(phase string, cur *entry) (meta, error)
 
-// keepPhase is the decider of a write that changes no phase.
 func keepPhase(string, *entry) (meta, error) { return meta{}, nil }
 
 // mutate changes an entity that exists and is not deleted. decide decides, and mutator,
@@ -112,7 +109,6 @@ func (r *registration) splices(cur *entry) bool {
 	return err == nil && version >= r.version
 }
 
-// mutated decodes the record, decides, and changes it.
 func (r *registration) mutated(id string, cur *entry, decide decider, mutator func(Participant) error) (decision, error) {
 	p, base, err := r.open(cur)
 	if err != nil {
@@ -127,7 +123,7 @@ func (r *registration) mutated(id string, cur *entry, decide decider, mutator fu
 		d.since = cur.sinceTime().UnixNano()
 	}
 	version, _ := versionOf(cur.version) // open has read it
-	d.version = versionText(max(version, r.version))
+	d.version = number(max(version, r.version))
 	before, err := r.encode(p)
 	if err != nil {
 		return decision{}, err
@@ -164,11 +160,3 @@ func (r *registration) known(key string) (*entry, bool) {
 func unwritten(string) (*entry, bool) { return nil, true }
 
 func isNotFound(err error) bool { return errors.Is(err, ErrEntityNotFound) }
-
-// versionText returns the header of a record's version.
-func versionText(version int) string {
-	if version == 0 {
-		return ""
-	}
-	return strconv.Itoa(version)
-}

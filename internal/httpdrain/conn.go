@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -23,7 +25,6 @@ type tracker struct {
 
 	mu    sync.Mutex // guards everything below
 	conns map[*conn]struct{}
-	left  chan struct{} // closed when a connection leaves or is hijacked; nil while no call waits for that
 }
 
 func newTracker() *tracker {
@@ -55,42 +56,19 @@ func (t *tracker) remove(c *conn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.conns, c)
-	t.wakeLocked()
-}
-
-// wake makes the calls that wait for fewer connections look again.
-func (t *tracker) wake() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.wakeLocked()
-}
-
-func (t *tracker) wakeLocked() {
-	if t.left != nil {
-		close(t.left)
-		t.left = nil
-	}
 }
 
 // open lists the connections that are open now.
 func (t *tracker) open() []*conn {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	list := make([]*conn, 0, len(t.conns))
-	for c := range t.conns {
-		list = append(list, c)
-	}
-	return list
+	return slices.Collect(maps.Keys(t.conns))
 }
 
 // count returns how many open connections are served, and how many are hijacked.
 func (t *tracker) count() (served, hijacked int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.countLocked()
-}
-
-func (t *tracker) countLocked() (served, hijacked int) {
 	for c := range t.conns {
 		if c.servesNoRequests() {
 			hijacked++
@@ -101,32 +79,21 @@ func (t *tracker) countLocked() (served, hijacked int) {
 	return served, hijacked
 }
 
-// awaitedLocked returns how many connections the server waits for: all that serve requests, and
-// hijacked ones that have not had their time.
-func (t *tracker) awaitedLocked() (n int) {
-	for c := range t.conns {
-		if !c.servesNoRequests() || c.hasGrace.Load() {
-			n++
-		}
-	}
-	return n
+// waitNone waits until no connection is open any more, or until ctx is done.
+func (t *tracker) waitNone(ctx context.Context) {
+	awaitNone(ctx, func() int { return len(t.open()) })
 }
 
-// waitNoneServed waits until the server waits for no connection any more, or until ctx is done.
-func (t *tracker) waitNoneServed(ctx context.Context) {
-	for {
-		t.mu.Lock()
-		if t.awaitedLocked() == 0 {
-			t.mu.Unlock()
-			return
-		}
-		if t.left == nil {
-			t.left = make(chan struct{})
-		}
-		left := t.left
-		t.mu.Unlock()
+// clientLook is the time between two looks at the connections that are open.
+const clientLook = 5 * time.Millisecond
+
+// awaitNone waits until open returns 0, or until ctx is done.
+func awaitNone(ctx context.Context, open func() int) {
+	look := time.NewTicker(clientLook)
+	defer look.Stop()
+	for open() > 0 {
 		select {
-		case <-left:
+		case <-look.C:
 		case <-ctx.Done():
 			return
 		}
@@ -152,17 +119,11 @@ type conn struct {
 
 	used  atomic.Bool // the peer has sent a byte
 	http1 atomic.Bool // it has carried an HTTP/1 request
-	told  atomic.Bool // an HTTP/1 response tells its client that it closes
 
 	preface  atomic.Int32 // bytes of HTTP/2's preface that have come, or noPreface
 	http2    atomic.Pointer[http2Conn]
 	hijacked atomic.Bool   // a handler owns it
-	takenAt  time.Time     // when it was hijacked; written before hijacked is set
 	request  atomic.Uint32 // the one HTTP/1 request in progress, as bits; 0 on HTTP/2
-
-	// hasGrace says that the connection is hijacked and does not close at the window's end: its
-	// handler was told just before, or it was hijacked just before or later.
-	hasGrace atomic.Bool
 
 	awaitsRequest atomic.Bool // net/http has written its last response and waits for the next request
 
@@ -179,10 +140,8 @@ type conn struct {
 
 	notice *notice // of the request in progress or of the hijacked connection, nil for none yet; guarded by Server.mu
 
-	beginClose sync.Once
-	inStages   bool // set by beginClose
-	closeOnce  sync.Once
-	closeErr   error
+	closeOnce sync.Once
+	closeErr  error
 }
 
 // idle reports whether the connection waits for its next HTTP/1 request, and its last
@@ -299,57 +258,7 @@ func (c *conn) NetConn() net.Conn { return c.Conn }
 // Close closes the connection, cancels the contexts of its requests and takes
 // it out of the set. Later calls return what the first one returned. A connection
 // of a foreign listener may panic: that is the error.
-//
-// The client of an HTTP/1 connection that was told to close may still be sending: the rest of
-// an upload that was answered early, or a request behind the answered one. Its connection is
-// closed in stages, because a reset would destroy the answer on its way (RFC 9112, section 9.6).
 func (c *conn) Close() error {
-	c.beginClose.Do(func() {
-		if !c.told.Load() || c.hijacked.Load() {
-			return
-		}
-		if err := call.Do("close the write side", c.CloseWrite); err != nil {
-			return // a foreign connection may have no such method
-		}
-		c.inStages = true
-		c.cancelContext(nil)
-		go c.closeAfterClient()
-	})
-	if c.inStages {
-		return nil
-	}
-	return c.closeNow()
-}
-
-const (
-	// closeQuiet is how long a connection that closes in stages waits for its client's next
-	// byte, as net/http does (rstAvoidanceDelay).
-	closeQuiet = 500 * time.Millisecond
-	// closeMax is how long it drops what its client sends.
-	closeMax = 5 * time.Second
-)
-
-// closeAfterClient drops what the client sends until the client closes its side, has sent nothing
-// for closeQuiet, or closeMax is over. Then it closes the connection.
-func (c *conn) closeAfterClient() {
-	end := time.Now().Add(closeMax)
-	dropped := make([]byte, 1<<10) // small, because thousands of connections may close at the same time
-	_ = call.Do("read until the client closes", func() error {
-		for time.Now().Before(end) {
-			if err := c.Conn.SetReadDeadline(time.Now().Add(closeQuiet)); err != nil {
-				return err
-			}
-			if _, err := c.Conn.Read(dropped); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	_ = c.closeNow() // Close has returned
-}
-
-// closeNow closes the connection without a look at what its client still sends.
-func (c *conn) closeNow() error {
 	c.closeOnce.Do(func() {
 		defer c.release() // also when the connection ends the goroutine
 		c.closeErr = call.Do("close a connection", c.Conn.Close)

@@ -18,7 +18,6 @@ func (s *Server) BeginDrain(now time.Time, window time.Duration) {
 	s.t0 = now
 	s.draining.Store(true)
 	window = max(window, 0)
-	s.expectedEnd = now.Add(window)
 	if s.ln == nil {
 		s.sayGoodbyeLocked()
 		return
@@ -57,7 +56,6 @@ func (s *Server) spreadGoodbye(span time.Duration) {
 		}
 	}
 	for i, n := range spread {
-		n.scheduled = true
 		time.AfterFunc(span*time.Duration(i)/time.Duration(len(spread)), func() { s.give(n) })
 	}
 }
@@ -71,8 +69,8 @@ func (c *conn) isToldInTurnLocked() bool {
 // EndWindow ends the drain window:
 //   - HTTP/2 connections: the goodbye begins.
 //   - Streams: their contexts are cancelled with ErrWindowOver.
-//   - Hijacked connections: told, unless they were, and closed; a handler that looks at the notice
-//     has a second from then on. Those that carry HTTP/2 go on.
+//   - Hijacked connections: told, unless they were, and closed a second later: what a client sends
+//     until it has read the goodbye is answered. Those that carry HTTP/2 go on.
 //   - Ordinary requests go on.
 //
 // It may come early, or without BeginDrain, whose work it then does. A second call does nothing.
@@ -101,34 +99,12 @@ func (s *Server) EndWindow() {
 		st.cancel(ErrWindowOver)
 	}
 	for _, c := range conns {
-		switch {
-		case c.hasGrace.Load(): // hijacked after the window: CloseWhenQuiet ends it
-		case c.servesNoRequests():
-			s.endHijacked(c)
-		default:
+		if c.servesNoRequests() {
+			c.endAfter(timeToClose)
+		} else {
 			c.cutStream()
 		}
 	}
-}
-
-// endHijacked closes a hijacked connection at the window's end, and lateNotice after its notice
-// when its handler has just been told: what its client sends until it has read the goodbye is
-// answered. A connection that was hijacked a moment ago has the same time: its handler may not
-// have come to ask for the notice.
-func (s *Server) endHijacked(c *conn) {
-	s.mu.Lock()
-	rest := c.noticeLocked().rest()
-	s.mu.Unlock()
-	if time.Since(c.takenAt) < timeToAsk {
-		rest = lateNotice
-	}
-	if rest <= 0 {
-		c.cancelContext(ErrWindowOver)
-		_ = c.Close() // the handler reports what it was doing
-		return
-	}
-	c.hasGrace.Store(true)
-	c.endAfter(rest)
 }
 
 // tellAll gives every notice. It returns the streams that end with the window, and the open

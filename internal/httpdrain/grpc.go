@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"sync"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/internal/call"
@@ -48,67 +47,45 @@ const goAwayHead = 50 * time.Millisecond
 //
 // Its methods may be called concurrently. Call Bind once, and then Serve once.
 type GRPC struct {
-	name    string
+	bound
 	srv     GRPCServer
 	health  GRPCHealth
-	cfg     Config
 	given   net.Listener
-	tracker *tracker
 	goodbye chan struct{} // closed once, by sayGoodbye
 
-	mu        sync.Mutex // guards everything below
-	ln        *listener
-	closing   bool
-	said      bool // goodbye is closed
-	began     bool
-	windowEnd time.Time
-	t0        time.Time  // when the drain began
-	told      *call.Call // the health's Shutdown; nil without a health
-	graceful  *call.Call // GracefulStop; nil before it is called
-	stopped   *call.Call // Stop; nil before it is called
+	// Guarded by mu.
+	said     bool       // goodbye is closed
+	told     *call.Call // the health's Shutdown; nil without a health
+	graceful *call.Call // GracefulStop; nil before it is called
+	stopped  *call.Call // Stop; nil before it is called
 }
 
 // NewGRPC prepares srv, which is used once, on ln, which the GRPC owns from
 // Bind on. health may be nil.
 func NewGRPC(name string, srv GRPCServer, ln net.Listener, health GRPCHealth, cfg Config) *GRPC {
-	return &GRPC{name: name, srv: srv, health: health, cfg: cfg.clean(), given: ln, tracker: newTracker(), goodbye: make(chan struct{})}
+	return &GRPC{
+		bound:   bound{name: name, cfg: cfg.clean(), tracker: newTracker()},
+		srv:     srv,
+		health:  health,
+		given:   ln,
+		goodbye: make(chan struct{}),
+	}
 }
 
-// Configure replaces the timing, as [Server.Configure] does.
-func (g *GRPC) Configure(cfg Config) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.cfg = cfg.clean()
-}
-
-// Name returns the name given to NewGRPC.
-func (g *GRPC) Name() string { return g.name }
-
-// Bind takes the listener. It fails after Shutdown. The listener is bound already;
-// ctx bounds the wait for its Addr.
-func (g *GRPC) Bind(ctx context.Context) error {
-	addr, err := addrOf(ctx, g.given)
+// Bind takes the listener, which is bound already. It fails after Shutdown.
+func (g *GRPC) Bind(context.Context) error {
+	ln, err := newListener(g.given, g.tracker)
 	if err != nil {
 		return fmt.Errorf("bind gRPC server %q to the given listener: %w", g.name, err)
 	}
+	ln.anyConn = true
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closing {
 		return fmt.Errorf("bind gRPC server %q: stopped", g.name)
 	}
-	g.ln = newListener(g.given, addr, g.tracker)
-	g.ln.anyConn = true
+	g.ln = ln
 	return nil
-}
-
-// Addr returns the address of the listener, nil before Bind.
-func (g *GRPC) Addr() net.Addr {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.ln == nil {
-		return nil
-	}
-	return g.ln.Addr()
 }
 
 // Serve serves until Shutdown or Close and then returns nil. It returns an
@@ -161,29 +138,7 @@ func (g *GRPC) EndWindow() {
 }
 
 // CloseWhenQuiet closes the listener as [Server.CloseWhenQuiet] does.
-func (g *GRPC) CloseWhenQuiet(ctx context.Context) error {
-	g.mu.Lock()
-	ln, t0, end := g.ln, g.t0, g.windowEnd
-	g.mu.Unlock()
-	if ln == nil {
-		return nil
-	}
-	if end.IsZero() {
-		end = time.Now()
-	}
-	if err := ln.closeWhenQuiet(ctx, t0, end, g.cfg); err != nil {
-		return fmt.Errorf("close the listener of gRPC server %q: %w", g.name, err)
-	}
-	return nil
-}
-
-// HandOver closes the listener as [Server.HandOver] does.
-func (g *GRPC) HandOver(ctx context.Context) error {
-	g.mu.Lock()
-	ln := g.ln
-	g.mu.Unlock()
-	return ln.handOver(ctx, g.name)
-}
+func (g *GRPC) CloseWhenQuiet(ctx context.Context) error { return g.closeWhenQuiet(ctx) }
 
 // LingerOpen returns at once: see [GRPC].
 func (g *GRPC) LingerOpen(context.Context) {}
@@ -198,10 +153,10 @@ func (g *GRPC) LingerOpen(context.Context) {}
 // the window, so that clients hear NOT_SERVING before GOAWAY.
 func (g *GRPC) Shutdown(ctx context.Context) (cut int, err error) {
 	g.EndWindow()
-	g.awaitHealth(ctx)
+	healthErr := g.awaitHealth(ctx)
 	ln, graceful := g.begin()
 	if ln == nil {
-		return 0, nil
+		return 0, healthErr
 	}
 	select {
 	case <-graceful.Done():
@@ -219,7 +174,7 @@ func (g *GRPC) Shutdown(ctx context.Context) (cut int, err error) {
 			}
 		}
 	}
-	return cut, errors.Join(err, g.stop(ln), g.healthError())
+	return cut, errors.Join(err, g.stop(ln), healthErr)
 }
 
 // Goodbye returns the channel that closes when handlers without an end should return: a
@@ -236,30 +191,17 @@ func (g *GRPC) sayGoodbye() {
 }
 
 // awaitHealth returns when the health has said NOT_SERVING, when healthPatience
-// is over, or when ctx is done.
-func (g *GRPC) awaitHealth(ctx context.Context) {
+// is over, or when ctx is done. The error says what was wrong with the health's Shutdown.
+func (g *GRPC) awaitHealth(ctx context.Context) error {
 	g.mu.Lock()
 	told, t0 := g.told, g.t0
 	g.mu.Unlock()
 	if told == nil {
-		return
-	}
-	select {
-	case <-told.Done():
-	case <-time.After(time.Until(t0.Add(healthPatience))):
-	case <-ctx.Done():
-	}
-}
-
-// healthError returns what was wrong with the health's Shutdown.
-func (g *GRPC) healthError() error {
-	g.mu.Lock()
-	told := g.told
-	g.mu.Unlock()
-	if told == nil {
 		return nil
 	}
-	if err := told.Wait(call.Now(), 0); err != nil {
+	ctx, cancel := context.WithDeadline(ctx, t0.Add(healthPatience))
+	defer cancel()
+	if err := told.Wait(ctx.Done(), 0); err != nil {
 		return fmt.Errorf("shut down gRPC server %q: %w", g.name, err)
 	}
 	return nil

@@ -9,9 +9,9 @@ import (
 	"net/http"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"time"
 
-	"github.com/pleme-io/lifecycle-go/internal/answer"
 	"github.com/pleme-io/lifecycle-go/internal/sdsocket"
 	"github.com/pleme-io/lifecycle-go/internal/text"
 )
@@ -23,34 +23,31 @@ const (
 	healthWriteTimeout = 10 * time.Second // for a response, from the end of the request's header
 	healthIdleTimeout  = 90 * time.Second // between two requests
 	healthMaxHeader    = 8 << 10          // bytes; net/http adds 4096 of slack
-	healthMaxConns     = 256              // open at a time
 )
 
 // HealthServer serves the health planes on an address of their own. They outlive
 // the drain, and the state of the service's own listeners does not affect them.
 //
-// It is safe to expose to any client. Timeouts and a header limit bound what one
-// connection can hold. When too many connections are open, the server closes the
-// oldest one that no handler is answering. The newest connection always gets in,
-// so clients that send nothing, or one byte at a time, cannot keep the kubelet
-// out.
+// Timeouts and a header limit bound what one connection can hold, and for how long a
+// client that sends nothing, or one byte at a time, can hold it.
 //
 // Make one with [NewHealthServer]. All methods may be called concurrently.
 type HealthServer struct {
 	address string
 	sockets *sdsocket.Sockets
 	srv     *http.Server
-	conns   *connTable
+	leaving atomic.Bool   // each response tells its client to close the connection
 	served  chan struct{} // closed when Serve has returned
 
 	mu       sync.Mutex // guards everything below
 	listener net.Listener
 	closed   bool
+	open     map[net.Conn]http.ConnState
 }
 
 // NewHealthServer returns a server for h. The address is a TCP address, or fd://NAME for
 // the socket of that name in sockets. "" is any free port on all interfaces. A panic in h
-// is logged to log, and answered with 500. A nil log is slog.Default(), and nil sockets are
+// is logged to log, and cuts its answer. A nil log is slog.Default(), and nil sockets are
 // none.
 func NewHealthServer(address string, h http.Handler, log *slog.Logger, sockets *sdsocket.Sockets) *HealthServer {
 	if log == nil {
@@ -59,36 +56,47 @@ func NewHealthServer(address string, h http.Handler, log *slog.Logger, sockets *
 	if sockets == nil {
 		sockets = new(sdsocket.Sockets)
 	}
-	conns := &connTable{limit: healthMaxConns, open: make(map[net.Conn]*healthConn)}
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
-	return &HealthServer{address: address, sockets: sockets, conns: conns, served: make(chan struct{}), srv: &http.Server{
-		Handler:           conns.serving(guard(h, log)),
+	s := &HealthServer{
+		address: address,
+		sockets: sockets,
+		served:  make(chan struct{}),
+		open:    make(map[net.Conn]http.ConnState),
+	}
+	s.srv = &http.Server{
+		Handler:           s.guard(h, log),
 		ReadHeaderTimeout: healthReadTimeout,
 		ReadTimeout:       healthReadTimeout,
 		WriteTimeout:      healthWriteTimeout,
 		IdleTimeout:       healthIdleTimeout,
 		MaxHeaderBytes:    healthMaxHeader,
 		Protocols:         protocols,
-		ConnContext:       conns.context,
-		ConnState:         conns.state,
+		ConnState:         s.connState,
 		// Any client can abort a connection or run into a timeout.
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
-	}}
+	}
+	return s
+}
+
+func (s *HealthServer) connState(conn net.Conn, state http.ConnState) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if state == http.StateClosed || state == http.StateHijacked {
+		delete(s.open, conn)
+		return
+	}
+	s.open[conn] = state
 }
 
 // Bind opens the listener; ctx bounds the lookup of the address's host name. Call it once.
 func (s *HealthServer) Bind(ctx context.Context) error {
-	ln, err := s.listen(ctx)
+	ln, err := s.sockets.Listen(ctx, new(net.ListenConfig), "tcp", s.address)
 	if err != nil {
 		return fmt.Errorf("listen on health address: %w", err)
 	}
 	s.Use(ln)
 	return nil
-}
-
-func (s *HealthServer) listen(ctx context.Context) (net.Listener, error) {
-	return s.sockets.Listen(ctx, new(net.ListenConfig), "tcp", s.address)
 }
 
 // Use makes ln the listener instead of one that Bind opens, such as one in memory.
@@ -132,7 +140,7 @@ func (s *HealthServer) HandOver(ctx context.Context) {
 	s.closed = true
 	ln := s.listener
 	s.mu.Unlock()
-	s.conns.leaving.Store(true)
+	s.leaving.Store(true)
 	_ = ln.Close() // Close does it again
 	select {
 	case <-s.served:
@@ -142,19 +150,12 @@ func (s *HealthServer) HandOver(ctx context.Context) {
 
 // AwaitClients waits until no connection is open, or until ctx is done.
 func (s *HealthServer) AwaitClients(ctx context.Context) {
-	look := time.NewTicker(clientLook)
-	defer look.Stop()
-	for s.conns.count() > 0 {
-		select {
-		case <-look.C:
-		case <-ctx.Done():
-			return
-		}
-	}
+	awaitNone(ctx, func() int {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return len(s.open)
+	})
 }
-
-// clientLook is the time between two looks at the connections that are open.
-const clientLook = 5 * time.Millisecond
 
 // Close closes the listener and the connections that no handler is answering. It
 // waits for the other connections until ctx is done, then closes those too and
@@ -162,12 +163,15 @@ const clientLook = 5 * time.Millisecond
 func (s *HealthServer) Close(ctx context.Context) error {
 	s.mu.Lock()
 	s.closed = true
-	ln := s.listener
-	s.mu.Unlock()
-	if ln != nil {
-		_ = ln.Close() // first, so that no new connection comes in after the ones closed below
+	if s.listener != nil {
+		_ = s.listener.Close() // first, so that no new connection comes in after the ones closed below
 	}
-	s.conns.closeWaiting()
+	for conn, state := range s.open {
+		if state == http.StateNew {
+			_ = conn.Close() // Shutdown would wait 5 s for its first request
+		}
+	}
+	s.mu.Unlock()
 	err := s.srv.Shutdown(ctx)
 	if errors.Is(err, net.ErrClosed) {
 		err = nil // Close closed the listener itself; Shutdown has done the rest
@@ -191,44 +195,24 @@ func Route(h http.Handler, extra map[string]http.Handler) http.Handler {
 	})
 }
 
-// guard answers a panic with 500. When the response has begun, it cuts the
-// response instead, so that the client does not take it for complete.
-func guard(h http.Handler, log *slog.Logger) http.Handler {
+// guard logs a panic of h, and cuts its response, so that the client does not take it for
+// complete. It tells clients to close their connections once the server leaves.
+func (s *HealthServer) guard(h http.Handler, log *slog.Logger) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		g := &guardedWriter{ResponseWriter: w}
 		defer func() {
 			v := recover()
 			if v == nil {
 				return
 			}
 			if v != http.ErrAbortHandler { //nolint:errorlint // the value itself means abort
-				log.ErrorContext(req.Context(), "health handler panicked", "path", text.Clip(req.URL.Path, 128), "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
+				log.ErrorContext(req.Context(), "health handler panicked",
+					"path", text.Clip(req.URL.Path, 128), "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
 			}
-			if v == http.ErrAbortHandler || g.wrote { //nolint:errorlint // as above
-				panic(http.ErrAbortHandler)
-			}
-			clear(w.Header())
-			answer.Line(http.StatusInternalServerError, "internal server error: the handler panicked").Write(w, req)
+			panic(http.ErrAbortHandler)
 		}()
-		h.ServeHTTP(g, req)
+		if s.leaving.Load() {
+			w.Header().Set("Connection", "close")
+		}
+		h.ServeHTTP(w, req)
 	})
 }
-
-// guardedWriter notes whether the response has begun.
-type guardedWriter struct {
-	http.ResponseWriter
-	wrote bool
-}
-
-func (g *guardedWriter) WriteHeader(status int) {
-	g.wrote = g.wrote || status >= 200 // 1xx come before the response
-	g.ResponseWriter.WriteHeader(status)
-}
-
-func (g *guardedWriter) Write(b []byte) (int, error) {
-	g.wrote = true
-	return g.ResponseWriter.Write(b)
-}
-
-// Unwrap serves http.ResponseController.
-func (g *guardedWriter) Unwrap() http.ResponseWriter { return g.ResponseWriter }

@@ -87,10 +87,9 @@ func TestHealthServerServesPlanesAndExtras(t *testing.T) {
 	}
 }
 
-func TestHealthServerPanicIs500(t *testing.T) {
+func TestHealthServerPanicCutsItsAnswer(t *testing.T) {
 	s := startServer(t, planes, map[string]http.Handler{
-		"/panic": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Content-Encoding", "gzip")
+		"/panic": http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 			panic("boom")
 		}),
 		"/begun": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -100,13 +99,10 @@ func TestHealthServerPanicIs500(t *testing.T) {
 		}),
 	})
 	for range 3 {
-		status, body, err := fetchHealth(t, s, "/panic")
-		must(t, err)
-		if status != 500 || body != "internal server error: the handler panicked\n" {
-			t.Errorf("a panic is %d %q, want 500", status, body)
-		}
-		if _, _, err := fetchHealth(t, s, "/begun"); err == nil {
-			t.Error("a panic in the middle of a response looks like its end")
+		for _, path := range []string{"/panic", "/begun"} {
+			if status, _, err := fetchHealth(t, s, path); err == nil {
+				t.Errorf("%s: the answer of a handler that panics is %d", path, status)
+			}
 		}
 		if status, _, err := fetchHealth(t, s, "/livez"); status != 200 || err != nil {
 			t.Errorf("/livez after a panic: %d, %v", status, err)
@@ -116,7 +112,7 @@ func TestHealthServerPanicIs500(t *testing.T) {
 
 func TestHealthServerSlowlorisCannotStarveTheKubelet(t *testing.T) {
 	s := startServer(t, planes, nil)
-	conns := make([]net.Conn, 2*healthMaxConns)
+	conns := make([]net.Conn, 500)
 	for i := range conns {
 		conns[i] = dialHealth(t, s)
 		switch i % 3 { // nothing, half a header, half a request behind a whole one
@@ -132,23 +128,12 @@ func TestHealthServerSlowlorisCannotStarveTheKubelet(t *testing.T) {
 			t.Fatalf("/livez behind %d slow clients: %d, %v", len(conns), status, err)
 		}
 	}
-	s.conns.mu.Lock()
-	open := len(s.conns.open)
-	s.conns.mu.Unlock()
-	if open > healthMaxConns {
-		t.Errorf("%d connections are open, at most %d may be", open, healthMaxConns)
-	}
-	// The oldest was closed, the youngest was not: it can finish its request.
-	must(t, conns[0].SetReadDeadline(time.Now().Add(patience)))
-	if _, err := conns[0].Read(make([]byte, 1)); err == nil || errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("reading from the oldest connection: %v, want that it was closed", err)
-	}
 	last := conns[len(conns)-1]
 	_, err := io.WriteString(last, "GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
 	must(t, err)
 	must(t, last.SetReadDeadline(time.Now().Add(patience)))
 	if _, err := bufio.NewReader(last).ReadString('\n'); err != nil {
-		t.Errorf("the youngest slow client got %v, want an answer", err)
+		t.Errorf("a slow client got %v, want an answer", err)
 	}
 }
 
@@ -164,11 +149,11 @@ func TestHealthServerFinishesItsAnswers(t *testing.T) {
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		if status, body, err := fetchHealth(t, s, "/slow"); status != 200 || body != "done" || err != nil {
-			t.Errorf("the answer of the oldest connection is %d %q, %v", status, body, err)
+			t.Errorf("the answer of the slow handler is %d %q, %v", status, body, err)
 		}
 	})
 	<-enter
-	for range healthMaxConns + 10 {
+	for range 300 {
 		dialHealth(t, s)
 	}
 	if status, _, err := fetchHealth(t, s, "/livez"); status != 200 || err != nil {
@@ -280,56 +265,4 @@ func TestHealthServerCloseDoesNotWaitForSlowClients(t *testing.T) {
 	defer cancel()
 	must(t, s.Close(ctx))
 	must(t, <-served)
-}
-
-func TestConnTableClosesTheOldestThatWaits(t *testing.T) {
-	table := &connTable{limit: 4, open: make(map[net.Conn]*healthConn)}
-	var conns []net.Conn
-	isOpen := func(i int) bool {
-		_, open := table.open[conns[i]]
-		return open
-	}
-	accept := func() *healthConn {
-		ours, theirs := net.Pipe()
-		t.Cleanup(func() { _ = ours.Close(); _ = theirs.Close() })
-		conns = append(conns, ours)
-		return table.context(t.Context(), ours).Value(healthConnKey{}).(*healthConn)
-	}
-	for i := range 4 {
-		if hc := accept(); i < 2 {
-			hc.serving = true // the two oldest are being answered
-		}
-	}
-	accept() // closes 2
-	accept() // closes 3
-	for i, want := range []bool{true, true, false, false, true, true} {
-		if isOpen(i) != want {
-			t.Errorf("connection %d is open: %v, want %v", i, isOpen(i), want)
-		}
-	}
-	for _, hc := range table.open {
-		hc.serving = true
-	}
-	accept() // all are being answered: closes 0
-	if isOpen(0) || !isOpen(1) || !isOpen(6) || len(table.open) != 4 {
-		t.Error("every connection was being answered, and another one than the oldest was closed")
-	}
-	if _, err := conns[0].Write([]byte("x")); !errors.Is(err, io.ErrClosedPipe) {
-		t.Errorf("writing to a closed connection: %v", err)
-	}
-	waiting := accept() // 7, for 1
-	waiting.serving = true
-	table.state(waiting.conn, http.StateIdle)
-	table.closeWaiting()
-	for i, want := range map[int]error{4: nil, 7: io.ErrClosedPipe} {
-		_ = conns[i].SetWriteDeadline(time.Now()) // no goroutine reads from the open pipes
-		if _, err := conns[i].Write([]byte("x")); errors.Is(err, io.ErrClosedPipe) != (want != nil) {
-			t.Errorf("closeWaiting: writing to connection %d gives %v", i, err)
-		}
-	}
-	conns[1] = conns[4] // one that is open
-	table.state(conns[1], http.StateClosed)
-	if isOpen(1) {
-		t.Error("a connection that was closed is still counted")
-	}
 }

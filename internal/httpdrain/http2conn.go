@@ -100,7 +100,6 @@ type http2Conn struct {
 	woken           bool          // another deadline is set, to end a read
 	wait            *time.Timer   // looks whether the connection is unused, or ends the wait for the client
 	limit           time.Duration // how long it may be unused, first IdleTimeout; 0 for ever
-	mustEnd         bool          // it ends although the implementation cannot be told
 	hasAcknowledged bool          // the client has acknowledged the first GOAWAY
 	closed          bool
 }
@@ -164,7 +163,6 @@ func (h *http2Conn) checkUnusedLocked() (closes bool) {
 	case step == ending:
 		return true
 	}
-	h.mustEnd = h.mustEnd || step == notAsked
 	h.sendNow()
 	return false
 }
@@ -174,22 +172,6 @@ func (h *http2Conn) lookAgainLocked(wait time.Duration) {
 		h.wait.Stop()
 	}
 	h.wait = time.AfterFunc(wait, h.checkUnused)
-}
-
-// giveUp closes the connection once it has been unused for goAwayWait, although the
-// implementation cannot be told.
-func (h *http2Conn) giveUp() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.mustEnd = true
-	h.closeWhenUnusedLocked()
-}
-
-func (h *http2Conn) closeWhenUnusedLocked() {
-	if h.mustEnd && !h.closed && h.step.Load() == ending {
-		h.limit = goAwayWait
-		h.lookAgainLocked(goAwayWait)
-	}
 }
 
 // sendNow says goodbye now, although the client may have streams open.
@@ -465,11 +447,13 @@ func (h *http2Conn) closeWithoutStreams() bool {
 func (h *http2Conn) wakeReader() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if !h.closed {
-		h.woken = true
-		h.setDeadlineLocked(time.Unix(1, 0))
+	if h.closed {
+		return
 	}
-	h.closeWhenUnusedLocked()
+	h.woken = true
+	h.setDeadlineLocked(time.Unix(1, 0))
+	h.limit = goAwayWait
+	h.lookAgainLocked(goAwayWait) // the client may leave the frame unfinished
 }
 
 // unwake restores the deadline of reads. It returns false when wakeReader has not changed it.

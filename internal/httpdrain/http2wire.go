@@ -242,11 +242,6 @@ func (s *Server) openHTTP2() (open []*http2Conn) {
 func (s *Server) awaitGoodbyes(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 2*goAwayWait+goAwayWait/10)
 	defer cancel()
-	defer func() {
-		for _, h := range s.openHTTP2() {
-			h.giveUp()
-		}
-	}()
 	open := s.openHTTP2()
 	for _, h := range open {
 		h.sendNow()

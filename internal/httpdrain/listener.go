@@ -36,7 +36,6 @@ var errTLSConn = errors.New("the listener hands out TLS connections, which canno
 // server neither fails nor spins, until Close ends that loop.
 type listener struct {
 	net.Listener
-	addr      net.Addr
 	tracker   *tracker
 	anyConn   bool // TLS connections are handed out too
 	lookWaits bool // the kernel queues connections, and Accept has no deadline: a look into the queue may wait
@@ -55,11 +54,30 @@ type listener struct {
 	kernelRefuses bool // the kernel refuses new connections
 }
 
-// newListener wraps ln, whose address is addr (see [addrOf]).
-func newListener(ln net.Listener, addr net.Addr, t *tracker) *listener {
+// newListener wraps ln. It refuses one that cannot say where it listens.
+func newListener(ln net.Listener, t *tracker) (*listener, error) {
+	network := ""
+	err := call.Do(fmt.Sprintf("Addr of a %T", ln), func() error {
+		addr := ln.Addr()
+		if addr == nil {
+			return fmt.Errorf("a %T has no address", ln)
+		}
+		network = addr.Network()
+		_ = addr.String() // it may be a nil pointer
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
 	_, deadlines := ln.(deadliner)
-	queued := strings.HasPrefix(addr.Network(), "tcp") || strings.HasPrefix(addr.Network(), "unix")
-	return &listener{Listener: ln, addr: addr, tracker: t, lookWaits: queued && !deadlines, closed: make(chan struct{}), released: make(chan struct{})}
+	queued := strings.HasPrefix(network, "tcp") || strings.HasPrefix(network, "unix")
+	return &listener{
+		Listener:  ln,
+		tracker:   t,
+		lookWaits: queued && !deadlines,
+		closed:    make(chan struct{}),
+		released:  make(chan struct{}),
+	}, nil
 }
 
 // isShared reports whether another process listens on the socket, now or next: waiting
@@ -99,9 +117,6 @@ func (l *listener) Accept() (net.Conn, error) {
 	<-l.released
 	return nil, net.ErrClosed
 }
-
-// Addr returns the address that ln had in the beginning.
-func (l *listener) Addr() net.Addr { return l.addr }
 
 // look prepares an Accept that does not wait, if the listener is retiring.
 func (l *listener) look() (retiring bool) {
@@ -186,7 +201,7 @@ func (l *listener) beginRetiring() (told bool) {
 	if !l.accepting {
 		return false
 	}
-	if own, ok := l.Listener.(*sdsocket.Listener); ok && !own.Shared() && strings.HasPrefix(l.addr.Network(), "tcp") {
+	if own, ok := l.Listener.(*sdsocket.Listener); ok && !own.Shared() && strings.HasPrefix(l.Addr().Network(), "tcp") {
 		if raw, err := own.SyscallConn(); err == nil {
 			l.kernelRefuses = turnAway(raw)
 		}
@@ -279,32 +294,3 @@ func (l *listener) wasLeftOpen() bool {
 
 // isTLS reports whether ln is what tls.NewListener returns.
 func isTLS(ln net.Listener) bool { return fmt.Sprintf("%T", ln) == "*tls.listener" }
-
-// address is the address of a foreign listener after it was read.
-type address struct{ network, text string }
-
-func (a address) Network() string { return a.network }
-func (a address) String() string  { return a.text }
-
-// addrOf reads the address of a foreign listener, and refuses one that cannot say
-// where it listens, as a nil pointer cannot. It waits for the listener until ctx is
-// done. The result runs no foreign code.
-func addrOf(ctx context.Context, ln net.Listener) (net.Addr, error) {
-	var addr net.Addr // read when the call has ended, and not before
-	err := call.Within(ctx, fmt.Sprintf("Addr of a %T", ln), call.Settle, func() error {
-		switch given := ln.Addr().(type) {
-		case nil:
-			return fmt.Errorf("a %T has no address", ln)
-		case *net.TCPAddr, *net.UnixAddr:
-			addr = given
-			_ = given.String() // it may be a nil pointer
-		default:
-			addr = address{given.Network(), given.String()}
-		}
-		return nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	return addr, nil
-}

@@ -5,6 +5,7 @@ import (
 	"log"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -60,3 +61,21 @@ func TestPanicsAreCounted(t *testing.T) {
 }
 
 func explode() { panic(errors.New("no such order")) }
+
+// syncText is a log that goroutines may write and read.
+type syncText struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (s *syncText) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+func (s *syncText) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
+}

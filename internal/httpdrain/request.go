@@ -2,7 +2,6 @@ package httpdrain
 
 import (
 	"context"
-	"io"
 	"net/http"
 	"time"
 )
@@ -13,15 +12,11 @@ type handler struct{ *Server }
 func (s handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.lastArrival.Store(s.tracker.since())
 	defer s.countPanic()
-	next := s.next
-	if s.optionsStar && r.RequestURI == "*" && r.Method == http.MethodOptions {
-		next = http.HandlerFunc(optionsStar)
-	}
 	if r.ProtoMajor >= 2 && !isPreface(w, r) {
-		s.serveStream(next, w, r)
+		s.serveStream(w, r)
 		return
 	}
-	s.serveRequest(next, w, r)
+	s.serveRequest(w, r)
 }
 
 // countPanic counts the panic of a handler, and lets it go on to net/http, which logs it and closes
@@ -38,14 +33,14 @@ func (s handler) countPanic() {
 }
 
 // serveRequest serves one HTTP/1 request.
-func (s handler) serveRequest(next http.Handler, w http.ResponseWriter, r *http.Request) {
+func (s handler) serveRequest(w http.ResponseWriter, r *http.Request) {
 	c, _ := r.Context().Value(key{}).(*conn)
 	if c == nil {
 		// The user's ConnContext dropped our value, or the call did not come
 		// through our listener.
 		s.beginRequest()
 		defer s.endedRequest()
-		s.callHandler(next, w, r, nil, false)
+		s.callHandler(w, r, nil, false)
 		return
 	}
 	s.beginRequest()
@@ -64,27 +59,24 @@ func (s handler) serveRequest(next http.Handler, w http.ResponseWriter, r *http.
 	if s.windowOver.Load() {
 		c.cutStream() // EndWindow came before this event stream and has not cut it
 	}
-	s.callHandler(next, w, r, c, mayStream(r))
+	s.callHandler(w, r, c, mayStream(r))
 }
 
 // callHandler calls the handler of an HTTP/1 request on c, if that is known. When the request
 // arrived after T0, or its answer may say that it is a stream (then its connection is known),
 // the handler gets an http1Wrapper in place of net/http's writer.
-func (s handler) callHandler(next http.Handler, w http.ResponseWriter, r *http.Request, c *conn, mayBeStream bool) {
+func (s handler) callHandler(w http.ResponseWriter, r *http.Request, c *conn, mayBeStream bool) {
 	closing := s.draining.Load()
-	if closing && c != nil {
-		c.told.Store(true)
-	}
 	full, ok := w.(http1Writer)
 	if !ok || !closing && !mayBeStream {
-		next.ServeHTTP(w, r)
+		s.next.ServeHTTP(w, r)
 		return
 	}
 	own := &http1Wrapper{
 		wrapper: wrapper{responseWriter: full, server: s.Server, conn: c, mayBeStream: mayBeStream, closing: closing},
 		http1:   full,
 	}
-	next.ServeHTTP(own, r)
+	s.next.ServeHTTP(own, r)
 	if closing {
 		own.beforeHeader() // a handler that wrote nothing; not reached by a panic, which aborts the response
 	}
@@ -119,7 +111,7 @@ func (s handler) detach(ctx context.Context, c *conn) (context.Context, func()) 
 
 // serveStream serves one HTTP/2 request. It has its own context, because other requests
 // share its connection.
-func (s handler) serveStream(next http.Handler, w http.ResponseWriter, r *http.Request) {
+func (s handler) serveStream(w http.ResponseWriter, r *http.Request) {
 	s.beginRequest()
 	defer s.endedRequest()
 	ctx, cancel := context.WithCancelCause(r.Context())
@@ -135,14 +127,14 @@ func (s handler) serveStream(next http.Handler, w http.ResponseWriter, r *http.R
 	mayBeStream := mayStream(r)
 	full, ok := w.(http2Writer)
 	if !ok || !closing && !mayBeStream {
-		next.ServeHTTP(w, own)
+		s.next.ServeHTTP(w, own)
 		return
 	}
 	st.writer = http2Wrapper{
 		wrapper: wrapper{responseWriter: full, server: s.Server, stream: st, mayBeStream: mayBeStream, closing: closing},
 		Pusher:  full,
 	}
-	next.ServeHTTP(&st.writer, own)
+	s.next.ServeHTTP(&st.writer, own)
 	if closing {
 		st.writer.beforeHeader()
 	}
@@ -161,13 +153,5 @@ func keepForm(original, copied *http.Request) {
 func removeForm(r *http.Request) {
 	if r.MultipartForm != nil {
 		_ = r.MultipartForm.RemoveAll() // net/http ignores the error too
-	}
-}
-
-// optionsStar answers as net/http does.
-func optionsStar(w http.ResponseWriter, r *http.Request) {
-	w.Header().Set("Content-Length", "0")
-	if r.ContentLength != 0 {
-		_, _ = io.Copy(io.Discard, http.MaxBytesReader(w, r.Body, 4<<10))
 	}
 }

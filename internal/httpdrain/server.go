@@ -23,7 +23,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -36,7 +35,7 @@ import (
 // cancelled because the drain window was over.
 var ErrWindowOver = errors.New("drain window over")
 
-// Config is the timing of a goodbye. A value that is not positive is 0.
+// Config is the timing of a goodbye.
 type Config struct {
 	// AcceptQuiet is how long the server must accept no connection before the
 	// listener closes, or half of the time since T0 if that is longer. With 0 it closes at
@@ -59,22 +58,10 @@ type Config struct {
 }
 
 func (c Config) clean() Config {
-	c.AcceptQuiet = max(c.AcceptQuiet, 0)
-	c.AcceptMax = max(c.AcceptMax, 0)
-	c.Linger = max(c.Linger, 0)
-	c.GoAwayAfter = max(c.GoAwayAfter, 0)
 	if c.Patience <= 0 {
 		c.Patience = time.Second
 	}
 	return c
-}
-
-// Configure replaces the timing. Call it before BeginDrain, or between EndWindow and
-// CloseWhenQuiet: the steps read the timing without a lock.
-func (s *Server) Configure(cfg Config) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.cfg = cfg.clean()
 }
 
 // Stats is a snapshot of one server. The fields are read one after the other, so they may
@@ -123,16 +110,13 @@ func WithSockets(sockets *sdsocket.Sockets) Option {
 // Server is one http.Server with its goodbye. Its methods may be called concurrently.
 // Call Bind once, and then Serve once. The steps of the goodbye may come at any time.
 type Server struct {
-	name    string
+	bound
 	srv     *http.Server
-	cfg     Config
 	given   net.Listener
 	sockets *sdsocket.Sockets
 	lc      net.ListenConfig
-	tracker *tracker
 
 	next        http.Handler // the user's, set by Bind
-	optionsStar bool         // OPTIONS * is answered here, as net/http would
 	inFlight    atomic.Int64
 	sending     atomic.Int64 // calls of ReadFrom in progress
 	panics      panics
@@ -142,19 +126,12 @@ type Server struct {
 	windowOver  atomic.Bool    // EndWindow was called
 	goodbye     chan struct{}  // closed at T0+GoAwayAfter
 
-	mu         sync.Mutex // guards everything below, and notices
-	ln         *listener
-	tls        bool
-	idle       time.Duration // of HTTP/2 connections; set by Bind
-	registered bool          // golang.org/x/net/http2 has net/http serve HTTP/2
-	oneStep    bool          // HTTP/2 is the user's own: a response says goodbye
-	base       context.Context
-	closing    bool // Shutdown or Close was called
-	began      bool // BeginDrain or EndWindow was called
-	t0         time.Time
-	windowEnd  time.Time
-	// expectedEnd is when the caller of BeginDrain expects EndWindow.
-	expectedEnd  time.Time
+	// Guarded by mu.
+	tls          bool
+	idle         time.Duration // of HTTP/2 connections; set by Bind
+	registered   bool          // golang.org/x/net/http2 has net/http serve HTTP/2
+	oneStep      bool          // HTTP/2 is the user's own: a response says goodbye
+	base         context.Context
 	closedAt     time.Time   // when the listener has closed, or closes in Shutdown
 	goodbyeSaid  bool        // goodbye is closed
 	goodbyeTimer *time.Timer // says goodbye within the window; nil without a listener
@@ -165,10 +142,8 @@ type Server struct {
 // changes nothing of srv: the caller may set its fields until Bind.
 func New(name string, srv *http.Server, cfg Config, opts ...Option) *Server {
 	s := &Server{
-		name:    name,
+		bound:   bound{name: name, cfg: cfg.clean(), tracker: newTracker()},
 		srv:     srv,
-		cfg:     cfg.clean(),
-		tracker: newTracker(),
 		sockets: new(sdsocket.Sockets),
 		goodbye: make(chan struct{}),
 		streams: make(map[*stream]struct{}),
@@ -178,9 +153,6 @@ func New(name string, srv *http.Server, cfg Config, opts ...Option) *Server {
 	}
 	return s
 }
-
-// Name returns the name given to New.
-func (s *Server) Name() string { return s.name }
 
 // Bind listens on srv.Addr, ":http" or with TLS ":https" when that is empty,
 // and puts the tracking around srv's Handler, BaseContext, ConnContext,
@@ -196,18 +168,21 @@ func (s *Server) Bind(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	ln, bound, err := s.listen(ctx, addr)
-
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	ln, err := s.listen(ctx, addr)
 	if err != nil {
 		return err
 	}
+	tracked, err := newListener(ln, s.tracker)
+	if err != nil {
+		return fmt.Errorf("bind server %q to the given listener: %w", s.name, err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.closing {
 		_ = ln.Close() // no client has connected to it
 		return fmt.Errorf("bind server %q to %q: %w", s.name, addr, http.ErrServerClosed)
 	}
-	s.ln = newListener(ln, bound, s.tracker)
+	s.ln = tracked
 	s.wrap()
 	return nil
 }
@@ -226,24 +201,20 @@ func (s *Server) beginBind() (addr string, err error) {
 	return addr, nil
 }
 
-// listen returns the given listener, or one on addr, and its address. It is called without the
-// lock, because the address may be a name.
-func (s *Server) listen(ctx context.Context, addr string) (net.Listener, net.Addr, error) {
+// listen returns the given listener, or one on addr. It is called without the lock, because the
+// address may be a name.
+func (s *Server) listen(ctx context.Context, addr string) (net.Listener, error) {
 	if ln := s.given; ln != nil {
-		bound, err := addrOf(ctx, ln)
-		if err == nil && isTLS(ln) {
-			err = fmt.Errorf("on %s: %w", bound, errTLSConn)
+		if isTLS(ln) {
+			return nil, fmt.Errorf("bind server %q to the given listener: on %s: %w", s.name, ln.Addr(), errTLSConn)
 		}
-		if err != nil {
-			return nil, nil, fmt.Errorf("bind server %q to the given listener: %w", s.name, err)
-		}
-		return ln, bound, nil
+		return ln, nil
 	}
 	ln, err := s.sockets.Listen(ctx, &s.lc, "tcp", addr)
 	if err != nil {
-		return nil, nil, fmt.Errorf("bind server %q to %q: %w", s.name, addr, err)
+		return nil, fmt.Errorf("bind server %q to %q: %w", s.name, addr, err)
 	}
-	return ln, ln.Addr(), nil
+	return ln, nil
 }
 
 // listenAddr returns where srv listens, and whether with TLS.
@@ -258,16 +229,6 @@ func listenAddr(srv *http.Server) (addr string, withTLS bool) {
 	default:
 		return ":http", false
 	}
-}
-
-// Addr returns the address that the server listens on, nil before Bind.
-func (s *Server) Addr() net.Addr {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.ln == nil {
-		return nil
-	}
-	return s.ln.Addr()
 }
 
 // Serve serves until Shutdown or Close and then returns nil. Contexts of

@@ -27,39 +27,9 @@ func (*cutError) ExitCode() int { return ExitCut }
 // handlers that came after the window. Serve does not return. The error says why the
 // listener could not be closed.
 func (s *Server) CloseWhenQuiet(ctx context.Context) error {
-	s.mu.Lock()
-	ln, t0, end := s.ln, s.t0, s.windowEndLocked()
-	s.mu.Unlock()
-	if ln == nil {
-		return nil
-	}
-	err := ln.closeWhenQuiet(ctx, t0, end, s.cfg)
+	err := s.closeWhenQuiet(ctx)
 	s.listenerCloses()
-	if err != nil {
-		return fmt.Errorf("close the listener of server %q: %w", s.name, err)
-	}
-	return nil
-}
-
-// HandOver closes the listener, on which another process goes on, without a wait for it to be
-// quiet. The server goes on serving open connections. Serve does not return. The error says
-// why the listener could not be closed.
-func (s *Server) HandOver(ctx context.Context) error {
-	s.mu.Lock()
-	ln := s.ln
-	s.mu.Unlock()
-	return ln.handOver(ctx, s.name)
-}
-
-// handOver retires the listener of the server of that name; nil is one that is not bound.
-func (l *listener) handOver(ctx context.Context, server string) error {
-	if l == nil {
-		return nil
-	}
-	if err := l.retire(ctx); err != nil {
-		return fmt.Errorf("close the listener of server %q: %w", server, err)
-	}
-	return nil
+	return err
 }
 
 // listenerCloses tells what has come after the window, and bounds the time of its hijacked
@@ -72,8 +42,8 @@ func (s *Server) listenerCloses() {
 	s.mu.Unlock()
 	_, conns := s.tellAll()
 	for _, c := range conns {
-		if c.hasGrace.Load() {
-			c.endAfter(lateNotice)
+		if c.servesNoRequests() {
+			c.endAfter(timeToClose)
 		}
 	}
 }
@@ -88,14 +58,7 @@ func (c Config) lingerEnd(windowEnd, closedAt time.Time) time.Time {
 	return later(end, closedAt.Add(c.Linger/2))
 }
 
-func (s *Server) windowEndLocked() time.Time {
-	if s.windowEnd.IsZero() {
-		return time.Now()
-	}
-	return s.windowEnd
-}
-
-// LingerOpen waits while connections are open that are not hijacked: until Linger after the
+// LingerOpen waits while connections are open: until Linger after the
 // window's end and half of Linger after the end of CloseWhenQuiet, or until ctx is done.
 // Before it returns, it closes a listener that CloseWhenQuiet has left open.
 func (s *Server) LingerOpen(ctx context.Context) {
@@ -108,11 +71,11 @@ func (s *Server) LingerOpen(ctx context.Context) {
 	insist := time.AfterFunc(time.Until(end.Add(-s.cfg.Linger/2)), s.insistHTTP2)
 	defer insist.Stop()
 	if ln == nil || !ln.wasLeftOpen() {
-		s.tracker.waitNoneServed(linger)
+		s.tracker.waitNone(linger)
 		return
 	}
 	atFirst := s.tracker.open()
-	s.tracker.waitNoneServed(linger)
+	s.tracker.waitNone(linger)
 	for _, c := range atFirst {
 		if !c.used.Load() { // its client has sent nothing during all of Linger
 			_ = c.Close()
@@ -181,8 +144,8 @@ func (s *Server) Shutdown(ctx context.Context) (cut int, err error) {
 	s.awaitGoodbyes(ctx)
 	err = s.srv.Shutdown(ctx)
 	if err == nil {
-		// HTTP/2 that a handler serves: net/http has forgotten these connections.
-		s.tracker.waitNoneServed(ctx)
+		// Hijacked connections have timeToClose, and those with HTTP/2 have requests.
+		s.tracker.waitNone(ctx)
 		err = ctx.Err()
 	}
 	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
@@ -224,7 +187,7 @@ func (s *Server) closeAll(ln *listener) error {
 		err = lerr // the server had not begun to serve
 	}
 	for _, c := range s.tracker.open() {
-		_ = c.closeNow() // also one that is closing in stages
+		_ = c.Close()
 	}
 	if err != nil {
 		return fmt.Errorf("close server %q: %w", s.name, err)

@@ -76,8 +76,8 @@ func requestBits(r *http.Request) uint32 {
 // from any goroutine, also after the connection was hijacked.
 //
 // The channels close one after the other, from GoAwayAfter after T0 on, so that clients do
-// not all come back at once. For a request that arrives later it closes when half of the time
-// that is left of the window is over, and after the window when the listener closes.
+// not all come back at once. For a request that arrives later it closes at the end of the
+// window, and after the window when the listener closes.
 func Draining(ctx context.Context) (<-chan struct{}, bool) {
 	switch v := ctx.Value(key{}).(type) {
 	case *stream:
@@ -103,9 +103,7 @@ func (s *Server) drainingConn(c *conn) <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c.mark(requestAsked)
-	n := c.noticeLocked()
-	n.asked = true
-	return s.channelLocked(n)
+	return s.channelLocked(c.noticeLocked())
 }
 
 func (s *Server) drainingStream(st *stream) <-chan struct{} {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"log"
 	"net"
 	"net/http"
 	"os"
@@ -95,7 +94,10 @@ func TestConnKeepsItsParts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := newListener(ln, ln.Addr(), newTracker())
+	l, err := newListener(ln, newTracker())
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer l.Close()
 	client := newRaw(t, dialAddr(t, ln.Addr().String()))
 	nc, err := l.Accept()
@@ -158,41 +160,4 @@ func TestServeFile(t *testing.T) {
 		}
 		s.BeginDrain(time.Now(), time.Hour)
 	}
-}
-
-// A ConnState that panics ends nothing: net/http does not recover from one that hears of
-// a connection's end.
-func TestConnStateThatPanicsIsLogged(t *testing.T) {
-	var text syncText
-	s := start(t, &http.Server{
-		Handler:   http.HandlerFunc(hello),
-		ErrorLog:  log.New(&text, "", 0),
-		ConnState: func(_ net.Conn, state http.ConnState) { panic("in " + state.String()) },
-	}, Config{})
-	c := dial(t, s)
-	c.send("GET / HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n")
-	if head := c.rest(); !strings.HasPrefix(head, "HTTP/1.1 200") {
-		t.Errorf("the answer is %q", head)
-	}
-	eventually(t, "the log tells of each panic", func() bool {
-		return strings.Contains(text.String(), "in new") && strings.Contains(text.String(), "in closed")
-	})
-}
-
-// syncText is a log that goroutines may write and read.
-type syncText struct {
-	mu sync.Mutex
-	b  strings.Builder
-}
-
-func (s *syncText) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.Write(p)
-}
-
-func (s *syncText) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.String()
 }

@@ -2,10 +2,8 @@ package httpdrain
 
 import (
 	"context"
-	"log"
 	"net"
 	"net/http"
-	"time"
 
 	"github.com/pleme-io/lifecycle-go/internal/call"
 )
@@ -22,10 +20,6 @@ func (s *Server) wrap() {
 		s.next = http.DefaultServeMux
 	}
 	s.srv.Handler = handler{s}
-	// net/http answers OPTIONS * above the handler. That response would not be
-	// counted and would not say goodbye.
-	s.optionsStar = !s.srv.DisableGeneralOptionsHandler
-	s.srv.DisableGeneralOptionsHandler = true
 
 	userBase := s.srv.BaseContext
 	s.srv.BaseContext = func(ln net.Listener) context.Context {
@@ -66,34 +60,11 @@ func (s *Server) wrap() {
 				s.hijack(c)
 			}
 		}
-		if userState == nil {
-			return
-		}
-		// net/http does not recover from a panic that comes as it closes a connection.
-		err := call.Do("ConnState", func() error { userState(asAccepted(nc), state); return nil })
-		if err != nil {
-			s.logf("http: %v\n%s", err, stackOf(err))
+		if userState != nil {
+			userState(asAccepted(nc), state)
 		}
 	}
 	s.wrapHTTP2()
-}
-
-// stackOf returns the stack of a panic, and nothing for another error.
-func stackOf(err error) []byte {
-	p, ok := call.As[*call.PanicError](err)
-	if !ok {
-		return nil
-	}
-	return p.Stack
-}
-
-// logf writes to the log of net/http's server.
-func (s *Server) logf(format string, args ...any) {
-	if s.srv.ErrorLog != nil {
-		s.srv.ErrorLog.Printf(format, args...)
-		return
-	}
-	log.Printf(format, args...)
 }
 
 // hijack moves a request from in-flight to hijacked.
@@ -102,22 +73,17 @@ func (s *Server) hijack(c *conn) {
 	if bits&requestHTTP2 != 0 {
 		c.upgraded()
 	}
-	c.takenAt = time.Now()
-	// In this order against EndWindow: either that closes it, or it has grace.
 	c.hijacked.Store(true)
-	if s.windowOver.Load() && bits&requestHTTP2 == 0 {
-		c.hasGrace.Store(true)
-	}
 	c.request.Store(0)
 	if bits&requestActive != 0 {
 		s.endedRequest()
 	}
-	// The server no longer waits for it.
-	c.tracker.wake()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.channelLocked(c.noticeLocked())
-	if c.hasGrace.Load() && !s.closedAt.IsZero() {
-		c.endAfter(2 * lateNotice)
+	if !s.closedAt.IsZero() {
+		c.noticeLocked().give()
+		if bits&requestHTTP2 == 0 {
+			c.endAfter(timeToClose)
+		}
 	}
 }

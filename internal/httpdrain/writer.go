@@ -5,8 +5,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"path"
-	"runtime"
 	"strings"
 	"time"
 )
@@ -64,7 +62,6 @@ type wrapper struct {
 	mayBeStream bool    // the answer may be a stream's; conn or stream is known then
 	closing     bool    // the response tells its client to go
 	final       bool    // the final header is written or the connection is hijacked
-	taken       bool    // the connection is hijacked
 }
 
 // http1Wrapper is the wrapper of HTTP/1. It closes the connection of a request that arrived after T0.
@@ -102,11 +99,8 @@ func (w *wrapper) beforeHeader() {
 }
 
 func (w *wrapper) WriteHeader(code int) {
-	switch isHTTP1 := w.stream == nil; {
-	case isHTTP1 && w.final && !w.taken:
-		w.server.logSuperfluous()
-		return
-	case isHTTP1 && code == http.StatusSwitchingProtocols:
+	switch {
+	case w.stream == nil && code == http.StatusSwitchingProtocols:
 		// The final header, and Connection: Upgrade is part of the protocol.
 		w.final = true
 	case code >= 200:
@@ -149,27 +143,7 @@ func (w *http1Wrapper) ReadFrom(src io.Reader) (int64, error) {
 func (w *http1Wrapper) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	nc, rw, err := w.http1.Hijack()
 	if err == nil {
-		w.final, w.taken = true, true
+		w.final = true
 	}
 	return nc, rw, err
-}
-
-// logSuperfluous logs a second WriteHeader as net/http does, which would name the wrapper as
-// its caller, and not the handler.
-func (s *Server) logSuperfluous() {
-	var pcs [16]uintptr
-	frames := runtime.CallersFrames(pcs[:runtime.Callers(1, pcs[:])])
-	caller, more := frames.Next()
-	for more && isBetween(caller.Function) {
-		caller, more = frames.Next()
-	}
-	s.logf("http: superfluous response.WriteHeader call from %s (%s:%d)", caller.Function, path.Base(caller.File), caller.Line)
-}
-
-// isBetween reports whether a function lies between a handler and net/http's writer.
-func isBetween(function string) bool {
-	return strings.HasPrefix(function, "net/http.") ||
-		strings.Contains(function, "/httpdrain.(*wrapper).") ||
-		strings.Contains(function, "/httpdrain.(*http1Wrapper).") ||
-		strings.HasSuffix(function, "/httpdrain.(*Server).logSuperfluous")
 }

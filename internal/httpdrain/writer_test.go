@@ -1,19 +1,15 @@
 package httpdrain
 
 import (
-	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
 	"io"
-	"log"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"regexp"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 )
 
@@ -140,7 +136,6 @@ func shapes() []shape {
 			w.Header().Set("Transfer-Encoding", "identity")
 			hello(w, r)
 		}, body: "hello"},
-		{name: "OPTIONS *", request: "OPTIONS * HTTP/1.1\r\nHost: test\r\n\r\n", handler: func(http.ResponseWriter, *http.Request) { panic("not for the handler") }},
 		{name: "100-continue read", request: post(4, "Expect: 100-continue\r\n") + "body", handler: func(w http.ResponseWriter, r *http.Request) {
 			_, _ = io.Copy(w, r.Body)
 		}, body: "body"},
@@ -362,126 +357,6 @@ func TestHandlersHeaderIsItsOwn(t *testing.T) {
 		head := c.rest()
 		if lines := connectionLine.FindAllString(head, -1); len(lines) != 1 || !strings.EqualFold(strings.TrimSpace(lines[0]), "Connection: close") {
 			t.Errorf("the response says %q in\n%s", lines, head)
-		}
-	}
-}
-
-// An answer that comes before its request was read whole reaches a client that is still sending:
-// the rest of an upload, or requests behind the answered one. A reset would destroy it.
-func TestEarlyAnswersArrive(t *testing.T) {
-	upload := "POST / HTTP/1.1\r\nHost: test\r\nContent-Length: 5000000\r\n\r\n" + strings.Repeat("x", 5_000_000)
-	get := "GET / HTTP/1.1\r\nHost: test\r\n\r\n"
-	long := strings.Repeat("a", 4<<20) // more than the kernel holds
-	for name, c := range map[string]struct {
-		sends   string
-		handler http.HandlerFunc
-		status  int
-		length  int
-	}{
-		"over the limit of MaxBytesReader": {upload, func(w http.ResponseWriter, r *http.Request) {
-			r.Body = http.MaxBytesReader(w, r.Body, 1000)
-			if _, err := io.ReadAll(r.Body); err != nil {
-				http.Error(w, "too large", http.StatusRequestEntityTooLarge)
-			}
-		}, http.StatusRequestEntityTooLarge, len("too large\n")},
-		"a body that a middleware has replaced": {upload, func(w http.ResponseWriter, r *http.Request) {
-			r.Body = io.NopCloser(r.Body)
-			http.Error(w, "who are you", http.StatusUnauthorized)
-		}, http.StatusUnauthorized, len("who are you\n")},
-		"more requests behind it": {strings.Repeat(get, 1000), func(w http.ResponseWriter, _ *http.Request) {
-			_, _ = io.WriteString(w, long)
-		}, http.StatusOK, len(long)},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := start(t, &http.Server{Handler: c.handler}, Config{})
-			s.BeginDrain(time.Now(), time.Hour)
-			for range 20 {
-				nc, err := net.Dial("tcp", s.Addr().String())
-				if err != nil {
-					t.Fatal(err)
-				}
-				_, _ = io.WriteString(nc, c.sends) // many clients read nothing before they have sent everything
-				resp, err := http.ReadResponse(bufio.NewReader(nc), nil)
-				if err != nil {
-					nc.Close()
-					t.Error(err)
-					continue
-				}
-				body, err := io.ReadAll(resp.Body)
-				if err != nil || resp.StatusCode != c.status || len(body) != c.length {
-					t.Errorf("status %d, %d bytes, %v; want %d, %d bytes", resp.StatusCode, len(body), err, c.status, c.length)
-				}
-				nc.Close()
-			}
-			eventually(t, "every connection has gone", func() bool { return s.Stats().Conns == 0 })
-		})
-	}
-}
-
-// A client that keeps its side open does not hold its connection for long, and a stop that is over
-// does not wait for it at all.
-func TestClientThatDoesNotClose(t *testing.T) {
-	for _, shutdown := range []bool{false, true} {
-		synctest.Test(t, func(t *testing.T) {
-			ln := newPipeListener()
-			s := New("test", &http.Server{Handler: http.HandlerFunc(hello)}, Config{}, WithListener(halfClosing{ln}))
-			if err := s.Bind(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			serve(t, s)
-			s.BeginDrain(time.Now(), time.Hour)
-			c := ln.dial(t)
-			c.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n")
-			c.response("GET")
-			answered := time.Now()
-			synctest.Wait()
-			if s.Stats().Conns != 1 {
-				t.Error("it does not wait for its client")
-			}
-			want := closeQuiet
-			if shutdown {
-				want = 0
-				_ = s.Close()
-			}
-			s.tracker.waitNoneServed(t.Context())
-			if got := time.Since(answered); got != want {
-				t.Errorf("it has gone after %v, want %v", got, want)
-			}
-			c.Close()
-		})
-	}
-}
-
-// halfClosing hands out connections whose write side can be closed.
-type halfClosing struct{ net.Listener }
-
-func (l halfClosing) Accept() (net.Conn, error) {
-	nc, err := l.Listener.Accept()
-	return halfConn{nc}, err
-}
-
-type halfConn struct{ net.Conn }
-
-func (halfConn) CloseWrite() error { return nil }
-
-// A second WriteHeader is logged with the place in the handler, as by net/http.
-func TestSuperfluousWriteHeaderNamesTheHandler(t *testing.T) {
-	for _, draining := range []bool{false, true} {
-		var text strings.Builder
-		s := start(t, &http.Server{ErrorLog: log.New(&text, "", 0), Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			_, _ = io.WriteString(w, "hello")
-			http.Error(w, "no", http.StatusInternalServerError)
-		})}, Config{})
-		if draining {
-			s.BeginDrain(time.Now(), time.Hour)
-		}
-		c := dial(t, s)
-		c.send("GET / HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n")
-		c.response("GET")
-		c.rest()
-		if got := text.String(); !strings.Contains(got, "superfluous") || !strings.Contains(got, "(writer_test.go:") {
-			t.Errorf("draining %v: the log says %q", draining, got)
 		}
 	}
 }

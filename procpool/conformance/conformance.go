@@ -11,14 +11,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/procpool/wire"
@@ -55,7 +53,7 @@ type Result struct {
 type check struct {
 	name  string
 	needs need
-	run   func(*rig) error
+	run   func(*rig)
 	limit int // of a line; 0 for the default
 }
 
@@ -64,17 +62,16 @@ type check struct {
 type need string
 
 const (
-	nothing need = ""
-	slow    need = "it needs a payload that keeps the worker busy"
-	stream  need = "it needs a payload that the worker streams a lot for"
-	dumps   need = "the worker does not announce stacks"
-	takes   need = "the worker does not announce bytes"
+	slow   need = "it needs a payload that keeps the worker busy"
+	stream need = "it needs a payload that the worker streams a lot for"
+	dumps  need = "the worker does not announce stacks"
+	takes  need = "the worker does not announce bytes"
 )
 
 const small = 4 << 10 // the limit of a line in a check
 
 var checks = []check{
-	{name: "it connects and says ready first, and once", run: readyOnce},
+	{name: "it connects and says ready first, and once", run: turn},
 	{name: "a query is answered with its requestId, by one complete or error", run: answers},
 	{name: "many queries are answered, one after the other", run: many},
 	{name: "messages may come in pieces, and several at once", run: pieces},
@@ -90,12 +87,12 @@ var checks = []check{
 	{name: "bytes after a query are taken, all at once and in pieces", needs: takes, run: bytesAfterQuery},
 	{name: "line and bytes together are not over the limit, and it answers with an error instead",
 		needs: takes, run: ownLimitWithBytes, limit: small},
-	{name: "shutdown is answered by shutdown_ack, and the process exits with code 0", run: shutdown},
+	{name: "shutdown is answered by shutdown_ack, and the process exits with code 0", run: shutDown},
 	{name: "the process exits when it gets SIGTERM", run: terminate},
 	{name: "the process exits when the pool's connection ends", run: eof},
 	{name: "it reads while its writes block", needs: stream, run: readsWhileItWrites},
 	{name: "a health_check is answered while a query runs", needs: slow, run: healthWhileBusy},
-	{name: "a cancelled query is confirmed by complete or error, and the next one answered", needs: slow, run: cancel},
+	{name: "a cancelled query is confirmed by complete or error, and the next one answered", needs: slow, run: cancelled},
 	{name: "a query beyond its concurrency, one when it says none, is refused with an error", needs: slow, run: busy},
 	{name: "a shutdown that is graceful waits for the query that runs", needs: slow, run: gracefulWhileBusy},
 	{name: "a shutdown that is not graceful does not wait", needs: slow, run: shutdownWhileBusy},
@@ -174,163 +171,9 @@ func one(ctx context.Context, cfg Config, socket string, c check) (stderr string
 	}
 	defer func() { _ = p.Stop(context.Background()) }()
 	r := &rig{cfg: cfg, process: p, limit: limit}
-	if err = r.accept(l); err == nil {
-		defer r.conn.Close()
-		err = c.run(r)
-	}
-	if err != nil {
+	if err = r.run(l, c); err != nil {
 		text, _ := os.ReadFile(file.Name())
 		stderr = strings.TrimSpace(string(text[max(0, len(text)-2000):]))
 	}
 	return stderr, err
-}
-
-// rig is the pool, as one worker sees it.
-type rig struct {
-	cfg     Config
-	process *worker.Process
-	conn    *net.UnixConn
-	reader  *wire.Reader
-	writer  *wire.Writer
-	id      int
-	limit   int // of a line
-	offer   wire.Offer
-}
-
-func (r *rig) accept(l *net.UnixListener) error {
-	arrived := make(chan error, 1)
-	_ = l.SetDeadline(time.Now().Add(r.cfg.Timeout))
-	go func() {
-		conn, err := l.AcceptUnix()
-		r.conn = conn
-		arrived <- err
-	}()
-	var err error
-	select {
-	case err = <-arrived:
-	case <-r.process.Done():
-		l.Close()
-		if err = <-arrived; err != nil {
-			return fmt.Errorf("the process has ended before it connected (%s); "+
-				"it has to connect to the unix socket whose path is in %s", r.ended(), wire.EnvSocket)
-		}
-	}
-	if err != nil {
-		return fmt.Errorf("it has not connected within %v; "+
-			"it has to connect to the unix socket whose path is in %s", r.cfg.Timeout, wire.EnvSocket)
-	}
-	r.reader, r.writer = wire.NewReader(r.conn, r.limit), wire.NewWriter(r.conn, r.limit)
-	e, err := r.next()
-	if err != nil {
-		return fmt.Errorf(`wait for {"type":"ready"}: %w`, err)
-	}
-	if e.Type != wire.Ready {
-		return fmt.Errorf(`its first message is %q, want {"type":"ready"}`, e.Type)
-	}
-	r.offer = e.Offer
-	return nil
-}
-
-func (r *rig) ended() string {
-	if exit := r.process.State().Exit; exit != nil {
-		if exit.Signal != "" {
-			return exit.Signal
-		}
-		return fmt.Sprintf("exit code %d", exit.Code)
-	}
-	return "it runs"
-}
-
-// next returns the worker's next message. It must fit its schema and be one that
-// workers send.
-func (r *rig) next() (wire.Envelope, error) {
-	var e wire.Envelope
-	_ = r.conn.SetReadDeadline(time.Now().Add(r.cfg.Timeout))
-	line, err := r.reader.Next()
-	switch {
-	case errors.Is(err, os.ErrDeadlineExceeded):
-		return e, fmt.Errorf("nothing came within %v", r.cfg.Timeout)
-	case errors.Is(err, io.ErrUnexpectedEOF):
-		return e, fmt.Errorf("its last line has no newline: %w", err)
-	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET): // a reset when the worker left bytes unread
-		return e, errClosed
-	case err != nil:
-		return e, err
-	}
-	if err := wire.Validate(line); err != nil {
-		return e, err
-	}
-	if err = wire.Decode(line, &e); err == nil && e.Length > 0 {
-		err = r.bytesOf(&e)
-	}
-	switch e.Type { //nolint:exhaustive // the others are right
-	case wire.Query, wire.Cancel, wire.Shutdown, wire.HealthCheck, wire.Dump, wire.Reply:
-		err = fmt.Errorf("it sent %q, which only the pool does", e.Type)
-	}
-	return e, err
-}
-
-var errSkipped = errors.New("it does not announce that")
-
-var errClosed = errors.New("it closed its connection")
-
-// ask sends a query under a new id.
-func (r *rig) ask(payload json.RawMessage) (id string, err error) {
-	r.id++
-	id = fmt.Sprintf("c%d", r.id)
-	return id, r.write(func() error { return r.writer.Query(id, payload, nil, wire.About{}) })
-}
-
-func (r *rig) write(send func() error) error {
-	_ = r.conn.SetWriteDeadline(time.Now().Add(r.cfg.Timeout))
-	if err := send(); err != nil {
-		if errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) {
-			err = errClosed
-		}
-		return fmt.Errorf("it does not take messages: %w", err)
-	}
-	return nil
-}
-
-// answer waits for the end of a query. Its session and messages may come first.
-func (r *rig) answer(id string) error {
-	for {
-		e, err := r.next()
-		if err != nil {
-			return fmt.Errorf("wait for the complete or error of %q: %w", id, err)
-		}
-		switch e.Type { //nolint:exhaustive // anything else is wrong
-		case wire.Session, wire.Message, wire.Complete, wire.Error:
-			if e.RequestID != id {
-				return fmt.Errorf("it sent a %s with requestId %q, want %q", e.Type, e.RequestID, id)
-			}
-		default:
-			return fmt.Errorf("it sent %s while %q was waited for", e.Type, id)
-		}
-		if e.Type == wire.Complete || e.Type == wire.Error {
-			return nil
-		}
-	}
-}
-
-// turn sends one query and waits for its answer.
-func (r *rig) turn(payload json.RawMessage) error {
-	id, err := r.ask(payload)
-	if err != nil {
-		return err
-	}
-	return r.answer(id)
-}
-
-// exits waits for the end of the process.
-func (r *rig) exits(code int) error {
-	select {
-	case <-r.process.Done():
-	case <-time.After(r.cfg.Timeout):
-		return fmt.Errorf("the process still runs after %v", r.cfg.Timeout)
-	}
-	if exit := r.process.State().Exit; code >= 0 && (exit == nil || exit.Code != code) {
-		return fmt.Errorf("the process ended with %s, want exit code %d", r.ended(), code)
-	}
-	return nil
 }

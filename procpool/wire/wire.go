@@ -147,7 +147,9 @@ func (e *Envelope) set(name, raw []byte) {
 	var err error
 	switch string(name) { // does not allocate
 	case "type":
-		e.Type, err = typeOf(raw)
+		var t string
+		t, err = text("type", raw)
+		e.Type = Type(t)
 	case "requestId":
 		e.RequestID, err = text("requestId", raw)
 	case "sessionId":
@@ -227,26 +229,6 @@ func text(field string, raw []byte) (string, error) {
 	}
 	return out, nil
 }
-
-// typeOf returns the type that raw names. A known one is not copied.
-func typeOf(raw []byte) (Type, error) {
-	if len(raw) > 2 {
-		if known, ok := names[string(raw[1:len(raw)-1])]; ok && raw[0] == '"' {
-			return known, nil
-		}
-	}
-	name, err := text("type", raw)
-	return Type(name), err
-}
-
-// names has the known types by their names.
-var names = func() map[string]Type {
-	all := make(map[string]Type)
-	for _, t := range Types() {
-		all[string(t)] = t
-	}
-	return all
-}()
 
 // fields has the fields of each type, with those first that a message must have. Every type
 // has "type" and "bytes": what has bytes after it cannot be read over without their length.

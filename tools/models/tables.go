@@ -25,7 +25,7 @@ var tables = []table{
 	{name: "Steps", what: "how a drainer, a hook or a reload goes", file: "app.go", decl: "steps"},
 	{name: "Statuses", what: "the statuses of a worker", file: "worker/status.go", decl: "transitions"},
 	{name: "Goodbye", what: "the steps of a goodbye on HTTP/2", file: "internal/httpdrain/http2conn.go", decl: "notAsked", mark: "goodbye_"},
-	{name: "Outcome", what: "what became of a write without an answer", file: "fleet/internal/outcome/outcome.go", decl: "Absent", mark: "outcome_"},
+	{name: "Outcome", what: "what became of a write without an answer", file: "fleet/workflow/publish.go", decl: "undecided", mark: "outcome_"},
 }
 
 // states are the states of one table, in the order of the code.

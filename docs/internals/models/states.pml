@@ -63,12 +63,12 @@ mtype = {
 	goodbye_said
 };
 
-/* what became of a write without an answer: fleet/internal/outcome/outcome.go, Absent */
+/* what became of a write without an answer: fleet/workflow/publish.go, undecided */
 mtype = {
-	outcome_Absent,
-	outcome_Landed,
-	outcome_Superseded,
-	outcome_Untraceable
+	outcome_undecided,
+	outcome_landed,
+	outcome_superseded,
+	outcome_untraceable
 };
 
 /* A record of the code says what happens: see record.go in internal/models. */

@@ -1,7 +1,7 @@
 /* A write of a workflow, and its journal. The page: docs/reference/guarantees/workflow.md#d2, #d19, #d24.
  *
  * The code: fleet/workflow/operation.go (persist, consider, attempt), publish.go (publish, resolve), idempotency.go (addKey,
- * landed), journal.go (pendingAfter); fleet/internal/outcome (Find). hook.pml has what is behind the journal.
+ * landed), journal.go (pendingAfter); publish.go (find). hook.pml has what is behind the journal.
  *
  * Size: one entity in a bucket that keeps its last two writes, and two writers. The first moves it with a key; it may crash, or
  * lose the answer, and then another process asks again. The second moves it once and updates it twice. A request may be carried

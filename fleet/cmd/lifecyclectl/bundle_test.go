@@ -94,13 +94,6 @@ func TestBundle(t *testing.T) {
 		t.Errorf("others may read the archive: %v, %v", info.Mode(), err)
 	}
 
-	code, out := ctl(t, url, "bundle", "--file", file, "--statusz", "http://127.0.0.1:1/statusz")
-	if code != cli.ExitFindings || !strings.Contains(out, "statusz-1.json") {
-		t.Errorf("with a process that is away: %d %s", code, out)
-	}
-	if files := unpacked(t, file); !strings.Contains(files["missing.txt"], "statusz-1.json") || files["logs/missions.m-1.txt"] != "" {
-		t.Errorf("the archive has %v", files["missing.txt"])
-	}
 	s.halt()
 	if code, out := ctl(t, url, "bundle", "--file", file); code != cli.ExitUnreachable {
 		t.Errorf("without a server: %d %s", code, out)

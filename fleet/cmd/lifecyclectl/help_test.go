@@ -1,9 +1,7 @@
 package main
 
 import (
-	"bytes"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/spf13/cobra"
@@ -47,22 +45,4 @@ func TestFlagsMeanOneThing(t *testing.T) {
 		}
 	}
 	check(newRoot())
-}
-
-// A wrong value of a flag is told in words of this program, and not in those of Go's parsers.
-func TestWrongValuesOfFlags(t *testing.T) {
-	for args, want := range map[string]string{
-		"list x --limit abc":                  `--limit is "abc": want a whole number`,
-		"list x --limit 99999999999999999999": `--limit is "99999999999999999999": want a whole number`,
-		"audit --since 5":                     `--since is "5": want a time with its unit`,
-		"list x --watch=maybe":                `--watch is "maybe": want true or false`,
-	} {
-		var out bytes.Buffer
-		if code := Run(t.Context(), strings.Fields(args), nil, &out, &out); code != 2 {
-			t.Errorf("%s: exit status %d", args, code)
-		}
-		if !strings.Contains(out.String(), want) || strings.Contains(out.String(), "strconv") {
-			t.Errorf("%s: %s, want %s", args, out.String(), want)
-		}
-	}
 }

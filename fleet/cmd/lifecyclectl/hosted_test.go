@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strings"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -86,7 +86,7 @@ func (f *faulty) die(id string, n, failAfter int) {
 	}
 }
 
-func (f *faulty) DeadLetters(ctx context.Context, id, group, after string, limit int) ([]*operatorv1.DeadLetter, error) {
+func (f *faulty) DeadLetters(ctx context.Context, id, group string, after uint64, limit int) ([]*operatorv1.DeadLetter, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if len(f.letters) == 0 {
@@ -94,28 +94,36 @@ func (f *faulty) DeadLetters(ctx context.Context, id, group, after string, limit
 	}
 	var page []*operatorv1.DeadLetter
 	for _, d := range f.letters {
-		if d.GetId() > after && len(page) < limit {
+		if numberOf(d) > after && len(page) < limit {
 			page = append(page, d)
 		}
 	}
 	return page, nil
 }
 
-func (f *faulty) Redrive(ctx context.Context, id string, ids []string, who string) (int64, error) {
+func numberOf(d *operatorv1.DeadLetter) uint64 {
+	n, err := strconv.ParseUint(d.GetId(), 10, 64)
+	if err != nil {
+		panic(err)
+	}
+	return n
+}
+
+func (f *faulty) Redrive(ctx context.Context, id string, letters []uint64) (int, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.fails > 0 && f.redriven >= f.fails {
 		return 0, operator.Errorf(connect.CodeUnavailable, operator.ReasonUnavailable, "", "the stream cannot be had now")
 	}
 	if len(f.letters) == 0 {
-		return f.Workers.Redrive(ctx, id, ids, who)
+		return f.Workers.Redrive(ctx, id, letters)
 	}
 	before := len(f.letters)
 	f.letters = slices.DeleteFunc(f.letters, func(d *operatorv1.DeadLetter) bool {
-		return slices.Contains(ids, d.GetId()) || slices.Contains(ids, strings.TrimLeft(d.GetId(), "0"))
+		return slices.Contains(letters, numberOf(d))
 	})
 	f.redriven += before - len(f.letters)
-	return int64(before - len(f.letters)), nil
+	return before - len(f.letters), nil
 }
 
 func (f *faulty) Recover(ctx context.Context, who string) (*operatorv1.RecoverWorkersResponse, error) {

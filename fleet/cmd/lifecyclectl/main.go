@@ -25,11 +25,9 @@ import (
 	"os/signal"
 	"runtime"
 	"slices"
-	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/access"
 	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/cli"
@@ -122,7 +120,7 @@ of the connection has such a variable; a flag overrides it.
 		SilenceUsage:  true,
 	}, commands()...)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return fmt.Errorf("%w; see %s --help", cli.FlagError(err), cmd.CommandPath())
+		return fmt.Errorf("%w; see %s --help", err, cmd.CommandPath())
 	})
 	group(root)
 	return root
@@ -192,21 +190,12 @@ func vetCommand() *cobra.Command {
 }
 
 func versionCommand() *cobra.Command {
-	return cli.LocalCommand(&cobra.Command{
+	return &cobra.Command{
 		Use:   "version",
 		Short: "Show which version this is",
-	}, func(c *cli.Call) error {
-		version, revision := cli.Built()
-		platform := runtime.GOOS + "/" + runtime.GOARCH
-		m := &structpb.Struct{Fields: map[string]*structpb.Value{
-			"version":  structpb.NewStringValue(version),
-			"revision": structpb.NewStringValue(revision),
-			"go":       structpb.NewStringValue(runtime.Version()),
-			"platform": structpb.NewStringValue(platform),
-		}}
-		return c.Write(m, func(t *output.Table) {
-			t.Row(strings.TrimSpace(fmt.Sprintf("lifecyclectl %s %s", version, revision)))
-			t.Row(fmt.Sprintf("%s %s", runtime.Version(), platform))
-		})
-	})
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			text := fmt.Appendf(nil, "lifecyclectl %s\n%s %s/%s\n", cli.Version(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+			return output.Send(cmd.OutOrStdout(), text)
+		},
+	}
 }

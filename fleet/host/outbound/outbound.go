@@ -214,20 +214,15 @@ func (s *Scope) cover(r *engine.Response) {
 	}
 	// The longest first: a secret may begin with another one.
 	slices.SortFunc(values, func(a, b string) int { return len(b) - len(a) })
+	var pairs []string
 	for _, value := range values {
-		stars := strings.Repeat("*", len(value))
-		r.URL = strings.ReplaceAll(r.URL, value, stars)
-		for _, texts := range r.Header {
-			for i := range texts {
-				texts[i] = strings.ReplaceAll(texts[i], value, stars)
-			}
-		}
-		for rest := r.Body; ; {
-			at := bytes.Index(rest, []byte(value))
-			if at < 0 {
-				break
-			}
-			rest = rest[at+copy(rest[at:], stars):]
+		pairs = append(pairs, value, strings.Repeat("*", len(value)))
+	}
+	hide := strings.NewReplacer(pairs...).Replace
+	r.URL, r.Body = hide(r.URL), []byte(hide(string(r.Body)))
+	for _, texts := range r.Header {
+		for i := range texts {
+			texts[i] = hide(texts[i])
 		}
 	}
 }

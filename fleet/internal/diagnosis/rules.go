@@ -33,8 +33,8 @@ const (
 	stopMargin    = 2 * time.Second  // a stop may exceed its budget by the watchdog's margin
 	suspendedTime = 15 * time.Minute // a suspension that lasts longer is forgotten,
 	suspendedAll  = time.Minute      // and one of all processes of a service
-	flapTimes     = 3                // so many failures of one probe within flapTime are a flapping one
-	flapTime      = 5 * time.Minute  //
+	flapTimes     = 3                // so many failures of one probe within FlapTime are a flapping one
+	FlapTime      = 5 * time.Minute  // which is how far back the probes are looked at
 	backoffTime   = 2 * time.Minute  // a unit that waits longer until it is started again does not do its work
 	stoppedTime   = 15 * time.Minute // a child that is stopped for longer is forgotten
 	panicTime     = 5 * time.Minute  // three panics of one server's handlers within it
@@ -120,7 +120,6 @@ type Fleet struct {
 	Killed    []*operatorv1.Event // units that were ended by force in the last hour
 	Workers   []*operatorv1.Worker
 	Letters   map[string]string // by worker: the reason of its oldest dead letter
-	More      map[string]string // by worker: how many dead letters have come, and within which time
 	Workflows []*operatorv1.Definition
 	Hooks     []Hook
 	Stuck     []Stuck
@@ -514,14 +513,6 @@ func size(bytes int64) string {
 	return fmt.Sprintf("%d MiB", bytes>>20)
 }
 
-// newest returns the later of two moments.
-func newest(a, b *timestamppb.Timestamp) *timestamppb.Timestamp {
-	if a == nil || b != nil && b.AsTime().After(a.AsTime()) {
-		return b
-	}
-	return a
-}
-
 // Bad reports whether an event is the end of a process that did not end cleanly.
 func Bad(e *operatorv1.Event) bool { return e.GetTo() != endclass.Clean }
 
@@ -533,14 +524,18 @@ func ends(f Fleet) (list []*operatorv1.Finding) {
 		if f.Now.Sub(e.GetAt().AsTime()) > endShown {
 			continue
 		}
-		switch {
-		case e.GetKind() == "dropped":
+		if e.GetKind() == "dropped" {
 			if d := dropped[e.GetProcess()]; d == nil {
 				dropped[e.GetProcess()] = &operatorv1.Event{Process: e.GetProcess(), At: e.GetAt(), Count: e.GetCount()}
 			} else {
 				d.Count += e.GetCount()
 			}
-		case Bad(e) && f.Now.Sub(e.GetAt().AsTime()) <= endsTime:
+			continue
+		}
+		if one := end(e); one != nil {
+			list = append(list, one)
+		}
+		if Bad(e) && f.Now.Sub(e.GetAt().AsTime()) <= endsTime {
 			failed[e.GetService()] = append(failed[e.GetService()], e)
 		}
 	}
@@ -554,14 +549,6 @@ func ends(f Fleet) (list []*operatorv1.Finding) {
 			because("%d processes of %s ended badly within %v; the last one: %s",
 				len(all), service, endsTime, cmp.Or(last.GetCause(), "no reason is known")).
 			do("", Command("events --service %s --kind exit,lost", service)))
-	}
-	for _, e := range f.Ends {
-		if e.GetKind() == "dropped" || f.Now.Sub(e.GetAt().AsTime()) > endShown {
-			continue
-		}
-		if one := end(e); one != nil {
-			list = append(list, one)
-		}
 	}
 	for _, id := range slices.Sorted(maps.Keys(dropped)) {
 		d := dropped[id]
@@ -639,9 +626,6 @@ func killed(events []*operatorv1.Event) (list []*operatorv1.Finding) {
 	return list
 }
 
-// FlapTime is how far back the probes are looked at.
-const FlapTime = flapTime
-
 // flaps finds the probes that fail again and again.
 func flaps(f Fleet) (list []*operatorv1.Finding) {
 	type probe struct{ process, name string } // with its plane: "readiness/db"
@@ -671,7 +655,8 @@ func flaps(f Fleet) (list []*operatorv1.Finding) {
 		}
 		_, name, _ := strings.Cut(k.name, "/")
 		list = append(list, found("probe-flaps", "process/"+k.process, all[len(all)-1].GetAt().AsTime(), len(all)).
-			because("probe %s has failed %d times within %v, and passed in between%s", name, len(all), flapTime, after(all[0].GetCause())).
+			because("probe %s has failed %d times within %v, and passed in between%s",
+				name, len(all), FlapTime, after(all[0].GetCause())).
 			do("", Command("events --process %s --kind probe", k.process)))
 	}
 	return list
@@ -725,16 +710,18 @@ func all(n int) string {
 // skew applies the rules that compare processes.
 func skew(f Fleet) (list []*operatorv1.Finding) {
 	versions := map[string]map[string]int{}
-	youngest := map[string]*timestamppb.Timestamp{}
+	youngest := map[string]time.Time{}
 	for _, p := range f.Processes {
 		if versions[p.GetService()] == nil {
 			versions[p.GetService()] = map[string]int{}
 		}
 		versions[p.GetService()][p.GetVersion()]++
-		youngest[p.GetService()] = newest(youngest[p.GetService()], p.GetStartedAt())
+		if at := p.GetStartedAt().AsTime(); at.After(youngest[p.GetService()]) {
+			youngest[p.GetService()] = at
+		}
 	}
 	for _, service := range slices.Sorted(maps.Keys(versions)) {
-		since := youngest[service].AsTime()
+		since := youngest[service]
 		if len(versions[service]) < 2 || f.Now.Sub(since) <= skewTime {
 			continue
 		}
@@ -773,8 +760,8 @@ func hosted(f Fleet) (list []*operatorv1.Finding) {
 		subject, updated := "worker/"+w.GetId(), w.GetUpdatedAt().AsTime()
 		if n := w.GetDeadLetters(); n > 0 {
 			list = append(list, found("dead-letters", subject, updated, int(n)).
-				because("%s could not be handled%s; the oldest: %s",
-					count(n, "message", "messages"), f.More[w.GetId()], cmp.Or(f.Letters[w.GetId()], "its reason is not known")).
+				because("%s could not be handled; the oldest: %s",
+					count(n, "message", "messages"), cmp.Or(f.Letters[w.GetId()], "its reason is not known")).
 				do("", Command("dead-letters %s", w.GetId())))
 		}
 		if strings.HasPrefix(w.GetChanged(), rolledBack) && f.Now.Sub(updated) <= canaryShown {

@@ -99,7 +99,8 @@ func stored(f Fleet) (list []*operatorv1.Finding) {
 		for _, r := range b.readers(f) {
 			list = append(list, found("consumer-stalled", r.subject, b.Since, int(b.Left)).
 				because("the consumer %s of %s has finished nothing for %v while %s%s%s",
-					b.Consumer, streamName(b.Stream), f.Now.Sub(b.Since).Round(time.Second), waiting(b.Left), b.held(), r.why).
+					b.Consumer, streamName(b.Stream), f.Now.Sub(b.Since).Round(time.Second),
+					count(b.Left, "message waits", "messages wait"), b.held(), r.why).
 				do("", r.next))
 		}
 	}
@@ -177,14 +178,6 @@ func (b Backlog) worker(workers []*operatorv1.Worker, slot string) []reader {
 	}
 	id := workers[i].GetId()
 	return []reader{{subject: "worker/" + id, next: Command("workers get %s", id)}}
-}
-
-// waiting says how many messages wait.
-func waiting(n uint64) string {
-	if n == 1 {
-		return "1 message waits"
-	}
-	return fmt.Sprint(n, " messages wait")
 }
 
 // held says what the consumer's clients do with what they have: it tells a consumer without

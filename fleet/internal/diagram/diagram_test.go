@@ -40,6 +40,27 @@ func dense(n int) (states []State) {
 	return states
 }
 
+// crossings counts the edges that cross.
+func (l *layout) crossings() (count int) {
+	for _, layer := range l.layers {
+		type line struct{ a, b int }
+		var lines []line
+		for _, n := range layer {
+			for _, m := range l.nodes[n].out {
+				lines = append(lines, line{l.nodes[n].row, l.nodes[m].row})
+			}
+		}
+		for i, p := range lines {
+			for _, q := range lines[i+1:] {
+				if (p.a-q.a)*(p.b-q.b) < 0 {
+					count++
+				}
+			}
+		}
+	}
+	return count
+}
+
 func TestStatesDoNotOverlapAndEdgesLeadOn(t *testing.T) {
 	for name, states := range map[string][]State{
 		"survey": survey,

@@ -161,10 +161,9 @@ func (l *layout) bend() {
 }
 
 // order sorts each layer by the mean row of its neighbours, in passes to the right and
-// to the left, and keeps the order with the fewest crossings.
+// to the left.
 func (l *layout) order() {
 	l.number()
-	best, least := l.snapshot(), l.crossings()
 	for sweep := range 12 {
 		for i := range l.layers {
 			layer := i
@@ -189,20 +188,7 @@ func (l *layout) order() {
 			slices.SortStableFunc(l.layers[layer], func(a, b int) int { return cmp.Compare(mean[a], mean[b]) })
 			l.number()
 		}
-		if c := l.crossings(); c < least {
-			best, least = l.snapshot(), c
-		}
 	}
-	l.layers = best
-	l.number()
-}
-
-func (l *layout) snapshot() [][]int {
-	out := make([][]int, len(l.layers))
-	for i, layer := range l.layers {
-		out[i] = slices.Clone(layer)
-	}
-	return out
 }
 
 func (l *layout) number() {
@@ -211,26 +197,6 @@ func (l *layout) number() {
 			l.nodes[n].row = row
 		}
 	}
-}
-
-func (l *layout) crossings() (count int) {
-	for _, layer := range l.layers {
-		type line struct{ a, b int }
-		var lines []line
-		for _, n := range layer {
-			for _, m := range l.nodes[n].out {
-				lines = append(lines, line{l.nodes[n].row, l.nodes[m].row})
-			}
-		}
-		for i, p := range lines {
-			for _, q := range lines[i+1:] {
-				if (p.a-q.a)*(p.b-q.b) < 0 {
-					count++
-				}
-			}
-		}
-	}
-	return count
 }
 
 // place gives coordinates: each node near the mean of its neighbours, in the

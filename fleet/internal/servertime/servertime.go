@@ -43,18 +43,14 @@ func (c *Clock) Now() time.Time {
 	return c.server.Add(c.local().Sub(c.at))
 }
 
-// Fresh reports whether the last look is not older than age.
-func (c *Clock) Fresh(age time.Duration) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return !c.at.IsZero() && c.local().Sub(c.at) < age
-}
-
 // Look asks the server for its time when the last look is older than age. ask returns
 // a time that the server's clock showed between its call and its return. After an error
 // the clock goes on as before.
 func (c *Clock) Look(ctx context.Context, age time.Duration, ask func(context.Context) (time.Time, error)) error {
-	if c.Fresh(age) {
+	c.mu.Lock()
+	isFresh := !c.at.IsZero() && c.local().Sub(c.at) < age
+	c.mu.Unlock()
+	if isFresh {
 		return nil
 	}
 	server, err := ask(ctx)

@@ -66,60 +66,37 @@ func members(data []byte, visit func(member)) {
 	})
 }
 
-// change is what becomes of one member. Without now it is gone.
-type change struct {
-	quoted      []byte
-	before, now []byte
-	done        bool
-}
-
 func (s *Shape) object(stored, before, after []byte) []byte {
-	changes := make(map[string]*change)
-	members(before, func(m member) {
-		changes[m.name] = &change{before: before[m.value:m.end], done: true}
-	})
-	var added []*change // changes of members that the record may lack, in order
-	members(after, func(m member) {
-		c := changes[m.name]
-		if c == nil {
-			c = new(change)
-			changes[m.name] = c
-		}
-		c.now = after[m.value:m.end]
-		if bytes.Equal(c.before, c.now) {
-			delete(changes, m.name)
-			return
-		}
-		c.quoted, c.done = after[m.start:m.value], false
-		added = append(added, c)
-	})
+	was, is := make(map[string][]byte), make(map[string][]byte)
+	members(before, func(m member) { was[m.name] = before[m.value:m.end] })
+	members(after, func(m member) { is[m.name] = after[m.value:m.end] })
 	out := make([]byte, 0, len(stored)+len(after))
 	out = append(out, '{')
-	comma := func() {
+	add := func(name, value []byte) {
 		if len(out) > 1 {
 			out = append(out, ',')
 		}
+		out = append(append(out, name...), value...)
 	}
+	found := make(map[string]bool) // in stored
 	members(stored, func(m member) {
 		name := s.resolve(m.name)
-		c := changes[name]
+		found[name] = true
+		before, had := was[name]
+		now, has := is[name]
+		value := stored[m.value:m.end]
 		switch {
-		case c == nil:
-			comma()
-			out = append(out, stored[m.start:m.end]...)
-		case c.now != nil:
-			c.done = true
-			comma()
-			out = append(out, stored[m.start:m.value]...)
-			out = append(out, s.member(name).Apply(stored[m.value:m.end], c.before, c.now)...)
+		case has:
+			add(stored[m.start:m.value], s.member(name).Apply(value, before, now))
+		case !had: // the program does not know it
+			add(stored[m.start:m.value], value)
 		}
 	})
-	for _, c := range added {
-		if !c.done {
-			comma()
-			out = append(append(out, c.quoted...), c.now...)
+	members(after, func(m member) {
+		if value := after[m.value:m.end]; !found[m.name] && !bytes.Equal(was[m.name], value) {
+			add(after[m.start:m.value], value)
 		}
-	}
+	})
 	return append(out, '}')
 }
 

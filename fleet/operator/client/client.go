@@ -14,6 +14,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -85,12 +86,8 @@ type Client struct {
 
 // New returns a Client; the caller must close it. It connects on the first call.
 func New(cfg Config) (*Client, error) {
-	if cfg.Server == "" {
-		cfg.Server = "http://127.0.0.1:8090"
-	}
-	if cfg.Timeout == 0 {
-		cfg.Timeout = 30 * time.Second
-	}
+	cfg.Server = cmp.Or(cfg.Server, "http://127.0.0.1:8090")
+	cfg.Timeout = cmp.Or(cfg.Timeout, 30*time.Second)
 	u, err := url.Parse(cfg.Server)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.RawQuery != "" || u.User != nil {
 		return nil, fmt.Errorf("server %q: want a URL such as https://ops.example.com", cfg.Server)
@@ -138,20 +135,16 @@ func New(cfg Config) (*Client, error) {
 		// The contract has no redirects. Credentials must not follow one from a proxy.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
-	base, most := strings.TrimRight(cfg.Server, "/"), connect.WithReadMaxBytes(maxAnswer)
+	base := strings.TrimRight(cfg.Server, "/")
 	return &Client{
-		Workflows: operatorv1connect.NewWorkflowServiceClient(hc, base, most),
-		Workers:   operatorv1connect.NewWorkerServiceClient(hc, base, most),
-		Processes: operatorv1connect.NewProcessServiceClient(hc, base, most),
-		Access:    operatorv1connect.NewAccessServiceClient(hc, base, most),
+		Workflows: operatorv1connect.NewWorkflowServiceClient(hc, base),
+		Workers:   operatorv1connect.NewWorkerServiceClient(hc, base),
+		Processes: operatorv1connect.NewProcessServiceClient(hc, base),
+		Access:    operatorv1connect.NewAccessServiceClient(hc, base),
 		http:      hc,
 		base:      base,
 	}, nil
 }
-
-// maxAnswer is the largest message that a server may send, in bytes after decompression.
-// A page of 1000 processes has a few megabytes.
-var maxAnswer = 128 << 20 // a test has a smaller one
 
 // SignIn is how people sign in at a server with OpenID Connect.
 type SignIn struct {

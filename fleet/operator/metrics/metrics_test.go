@@ -28,7 +28,7 @@ func (workers) List(context.Context) ([]*operatorv1.Worker, error) {
 	return []*operatorv1.Worker{{Id: "thumbs", State: "running", Desired: "running", DeadLetters: 3}}, nil
 }
 
-func (workers) DeadLetters(context.Context, string, string, string, int) ([]*operatorv1.DeadLetter, error) {
+func (workers) DeadLetters(context.Context, string, string, uint64, int) ([]*operatorv1.DeadLetter, error) {
 	return nil, nil
 }
 

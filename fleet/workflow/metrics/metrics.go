@@ -34,26 +34,18 @@ type Collector struct {
 }
 
 var (
-	ready    = describe("ready", "1 for a view that has read its bucket, else 0.")
-	entities = describe("entities", "Entities in the view of a bucket.")
-	age      = describe("age_seconds", "How long ago the bucket was as the view has it.")
-	writes   = describe("writes_waiting", "Writes of this process that wait until the journal has an earlier change of phase.")
+	ready    = describe("view_ready", "1 for a view that has read its bucket, else 0.", "bucket")
+	entities = describe("view_entities", "Entities in the view of a bucket.", "bucket")
+	age      = describe("view_age_seconds", "How long ago the bucket was as the view has it.", "bucket")
+	writes   = describe("view_writes_waiting", "Writes of this process that wait until the journal has an earlier change of phase.", "bucket")
+	waiting  = describe("hook_waiting", "Writes that a hook has not looked at, or not reacted to with success.", "workflow", "hook")
+	letters  = describe("hook_dead_letters", "Reactions that a hook has given up.", "workflow", "hook")
 )
 
-var (
-	waiting = describeHook("waiting", "Writes that a hook has not looked at, or not reacted to with success.")
-	letters = describeHook("dead_letters", "Reactions that a hook has given up.")
-)
-
-func describe(name, help string) *prometheus.Desc {
-	return prometheus.NewDesc("lifecycle_workflow_view_"+name, help, []string{"bucket"}, nil)
+func describe(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc("lifecycle_workflow_"+name, help, labels, nil)
 }
 
-func describeHook(name, help string) *prometheus.Desc {
-	return prometheus.NewDesc("lifecycle_workflow_hook_"+name, help, []string{"workflow", "hook"}, nil)
-}
-
-// askFor bounds the requests of a scrape.
 const askFor = 5 * time.Second
 
 // New returns a collector for m.
@@ -61,23 +53,23 @@ func New(m *workflow.Manager) *Collector { return &Collector{m: m} }
 
 // Describe sends the descriptions of the metrics.
 func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
-	ch <- ready
-	ch <- entities
-	ch <- age
-	ch <- writes
-	ch <- waiting
-	ch <- letters
+	for _, of := range []*prometheus.Desc{ready, entities, age, writes, waiting, letters} {
+		ch <- of
+	}
 }
 
 // Collect sends the present values.
 func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), askFor)
 	defer cancel()
+	send := func(of *prometheus.Desc, value float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(of, prometheus.GaugeValue, value, labels...)
+	}
 	for _, def := range c.m.ListWorkflows() {
 		hooks, _ := c.m.HookStatuses(ctx, def.Workflow) // there are none without an answer
 		for _, h := range hooks {
-			ch <- prometheus.MustNewConstMetric(waiting, prometheus.GaugeValue, float64(h.Waiting), h.Workflow, h.Hook)
-			ch <- prometheus.MustNewConstMetric(letters, prometheus.GaugeValue, float64(h.DeadLetters), h.Workflow, h.Hook)
+			send(waiting, float64(h.Waiting), h.Workflow, h.Hook)
+			send(letters, float64(h.DeadLetters), h.Workflow, h.Hook)
 		}
 	}
 	for _, v := range c.m.Views() {
@@ -85,11 +77,11 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 		if v.Ready {
 			is = 1
 		}
-		ch <- prometheus.MustNewConstMetric(ready, prometheus.GaugeValue, is, v.Bucket)
-		ch <- prometheus.MustNewConstMetric(entities, prometheus.GaugeValue, float64(v.Entities), v.Bucket)
-		ch <- prometheus.MustNewConstMetric(writes, prometheus.GaugeValue, float64(v.Waiting), v.Bucket)
+		send(ready, is, v.Bucket)
+		send(entities, float64(v.Entities), v.Bucket)
+		send(writes, float64(v.Waiting), v.Bucket)
 		if !v.AsOf.IsZero() {
-			ch <- prometheus.MustNewConstMetric(age, prometheus.GaugeValue, time.Since(v.AsOf).Seconds(), v.Bucket)
+			send(age, time.Since(v.AsOf).Seconds(), v.Bucket)
 		}
 	}
 }

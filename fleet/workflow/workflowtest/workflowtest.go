@@ -90,7 +90,7 @@ func Run(t *testing.T, buckets []string, test func(t *testing.T, w *World)) {
 		}
 		forget := pace.Slow(b.JetStream())
 		w := &World{
-			Manager: workflow.NewManager(b.JetStream(), slog.New(slog.NewTextHandler(logs{t}, nil))),
+			Manager: workflow.NewManager(b.JetStream(), slog.New(slog.NewTextHandler(t.Output(), nil))),
 			Broker:  b,
 			t:       t,
 			ctx:     ctx,
@@ -167,11 +167,3 @@ func (w *World) Settle() {
 
 // SettleTime is longer than the pauses that the Manager makes to gather messages.
 const SettleTime = 100 * time.Millisecond
-
-// logs writes a Manager's log to the test's.
-type logs struct{ t *testing.T }
-
-func (l logs) Write(line []byte) (int, error) {
-	l.t.Logf("%s", line[:max(len(line)-1, 0)])
-	return len(line), nil
-}

@@ -11,7 +11,7 @@ import (
 func TestReasonsAreThoseOfTheServer(t *testing.T) {
 	for ours, theirs := range map[string]string{
 		reasonUnknownType: operator.ReasonUnknownType, reasonNotFound: operator.ReasonNotFound, reasonStale: operator.ReasonStale,
-		reasonContention: operator.ReasonContention, reasonExpired: operator.ReasonExpired, reasonForbidden: operator.ReasonForbidden,
+		reasonContention: operator.ReasonContention, reasonExpired: operator.ReasonExpired,
 		reasonInvalid: operator.ReasonInvalidTransition, reasonNotWritable: operator.ReasonNotWritable,
 	} {
 		if ours != theirs {
@@ -51,11 +51,9 @@ func TestInvalidServers(t *testing.T) {
 			t.Errorf("%s is %v, %v, want %s", text, u, err, want)
 		}
 	}
-	for text, want := range map[string]string{
-		"ftp://x": "neither http nor https", "http://": "it has no host", "http://ada:secret@x": "a user's name", "http://x?y=1": "more than an address", "http://[::1": "cannot be read",
-	} {
-		if _, err := parseServer(text); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret") {
-			t.Errorf("%s: %v, want %s", text, err, want)
+	for _, text := range []string{"ftp://x", "http://", "http://ada:secret@x", "http://x?y=1", "http://[::1"} {
+		if _, err := parseServer(text); err == nil || !strings.Contains(err.Error(), "want a URL such as") || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%s: %v", text, err)
 		}
 	}
 }

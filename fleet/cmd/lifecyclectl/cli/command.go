@@ -19,7 +19,6 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/output"
-	"github.com/pleme-io/lifecycle-go/internal/suggest"
 )
 
 // Call is one run of a command that asks an operator server.
@@ -111,13 +110,6 @@ func command(cmd *cobra.Command, open func(*cobra.Command) (*Server, error), abo
 	return cmd
 }
 
-// LocalCommand is Command for one that asks no server.
-func LocalCommand(cmd *cobra.Command, run func(*Call) error) *cobra.Command {
-	output.AddFlag(cmd)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error { return run(LocalCall(cmd, args)) }
-	return cmd
-}
-
 // LocalCall returns a call without a server.
 func LocalCall(cmd *cobra.Command, args []string) *Call {
 	return &Call{Command: cmd, Args: args, Format: output.FormatOf(cmd)}
@@ -142,14 +134,9 @@ func unknownCommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
-	var names []string
-	for _, c := range cmd.Commands() {
-		if c.IsAvailableCommand() {
-			names = append(append(names, c.Name()), c.Aliases...)
-		}
-	}
-	if meant := suggest.Nearest(args[0], names); meant != "" {
-		return fmt.Errorf("there is no command %q; did you mean %s?", args[0], meant)
+	cmd.SuggestionsMinimumDistance = 1 // letters that are wrong
+	if meant := cmd.SuggestionsFor(args[0]); len(meant) > 0 {
+		return fmt.Errorf("there is no command %q; did you mean %s?", args[0], strings.Join(meant, " or "))
 	}
 	return fmt.Errorf("there is no command %q; see %s --help", args[0], cmd.CommandPath())
 }
@@ -173,9 +160,6 @@ func Words(names ...string) cobra.PositionalArgs {
 			if i >= len(args) && name[0] != '[' {
 				return fmt.Errorf("which %s? the command is: %s", name, cmd.UseLine())
 			}
-			if i < len(args) && args[i] == "" {
-				return fmt.Errorf("%s is empty; the command is: %s", name, cmd.UseLine())
-			}
 		}
 		isOpen := len(names) > 0 && strings.Contains(names[len(names)-1], "...")
 		if len(args) > len(names) && !isOpen {
@@ -193,49 +177,28 @@ func (c *Call) Arg(i int) string {
 	return ""
 }
 
-// MaxFile is the maximum size of a file to send, in bytes: more than any
-// server accepts.
-const MaxFile = 64 << 20
-
 // ReadFile reads a file, or standard input for "-".
 func ReadFile(file string, stdin io.Reader) ([]byte, error) {
-	from := stdin
-	if file != "-" {
-		f, err := os.Open(file)
-		if err != nil {
-			return nil, err
-		}
-		defer f.Close()
-		from = f
+	if file == "-" {
+		return io.ReadAll(stdin)
 	}
-	text, err := io.ReadAll(io.LimitReader(from, MaxFile+1))
-	switch {
-	case err != nil:
-		return nil, fmt.Errorf("read %s: %w", file, err)
-	case len(text) > MaxFile:
-		return nil, fmt.Errorf("%s is larger than %d MiB", file, MaxFile>>20)
-	}
-	return text, nil
+	return os.ReadFile(file)
 }
 
-// Built returns what the linker recorded: the version of the module, and
-// the revision, when the program was built in a repository.
-func Built() (version, revision string) {
+// ReplaceFile writes a file. Another command that reads it sees the old one or the new one.
+func ReplaceFile(path string, text []byte, mode os.FileMode) error {
+	if err := os.WriteFile(path+".new", text, mode); err != nil {
+		return err
+	}
+	return os.Rename(path+".new", path)
+}
+
+// Version returns the version of the module that the linker recorded. That of a build in a
+// repository names the revision, and whether files had changed.
+func Version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
-		return "unknown", ""
+		return "unknown"
 	}
-	changed := ""
-	for _, s := range info.Settings {
-		switch {
-		case s.Key == "vcs.revision":
-			revision = s.Value
-		case s.Key == "vcs.modified" && s.Value == "true":
-			changed = "+changes"
-		}
-	}
-	if revision != "" {
-		revision += changed
-	}
-	return info.Main.Version, revision
+	return info.Main.Version
 }

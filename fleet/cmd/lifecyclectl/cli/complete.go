@@ -2,8 +2,6 @@ package cli
 
 import (
 	"context"
-	"maps"
-	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -11,29 +9,24 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 )
 
-// complete asks the server for words that complete a command line. A shell waits for
-// them, so without a quick answer it returns none.
-func complete(cmd *cobra.Command, words func(ctx context.Context, s *Server) []string) ([]string, cobra.ShellCompDirective) {
-	s, err := Open(cmd)
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	defer s.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
-	defer cancel()
-	return words(ctx, s), cobra.ShellCompDirectiveNoFileComp
-}
-
 // wordsOf returns the words that complete one argument, after the others.
 type wordsOf func(ctx context.Context, s *Server, args []string, word string) []string
 
-// completeArgs completes each argument with the words for its place.
+// completeArgs asks the server for the words that complete each argument. A shell waits for
+// them, so without a quick answer it returns none.
 func completeArgs(each ...wordsOf) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
 		if len(args) >= len(each) {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		return complete(cmd, func(ctx context.Context, s *Server) []string { return each[len(args)](ctx, s, args, word) })
+		s, err := Open(cmd)
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		defer s.Close()
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+		defer cancel()
+		return each[len(args)](ctx, s, args, word), cobra.ShellCompDirectiveNoFileComp
 	}
 }
 
@@ -46,23 +39,6 @@ var completions = map[Subject][]wordsOf{
 
 // CompleteTransitions completes the type, the entity and its next phase.
 var CompleteTransitions = completeArgs(types, entities, nextPhases)
-
-// CompletePhases completes a phase of the workflow that the first argument names.
-func CompletePhases(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	if len(args) == 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	return complete(cmd, func(ctx context.Context, s *Server) (names []string) {
-		d, err := s.Workflows.GetDefinition(ctx, &operatorv1.GetDefinitionRequest{Type: args[0]})
-		if err != nil {
-			return nil
-		}
-		for _, p := range d.GetPhases() {
-			names = append(names, p.GetName())
-		}
-		return names
-	})
-}
 
 func types(ctx context.Context, s *Server, _ []string, _ string) []string { return s.types(ctx) }
 
@@ -82,26 +58,6 @@ func nextPhases(ctx context.Context, s *Server, args []string, _ string) []strin
 func processes(ctx context.Context, s *Server, _ []string, _ string) []string {
 	list, err := s.Processes.ListProcesses(ctx, &operatorv1.ListProcessesRequest{PageSize: 1000})
 	return ids(list.GetProcesses(), err)
-}
-
-// CompleteFilters completes the flags --service and --process of a command that has them.
-func CompleteFilters(cmd *cobra.Command) {
-	for name, words := range map[string]wordsOf{"service": services, "process": processes} {
-		if cmd.Flags().Lookup(name) == nil {
-			continue
-		}
-		_ = cmd.RegisterFlagCompletionFunc(name, func(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
-			return complete(cmd, func(ctx context.Context, s *Server) []string { return words(ctx, s, args, word) })
-		}) // the flag exists
-	}
-}
-
-func services(ctx context.Context, s *Server, _ []string, _ string) []string {
-	list, err := s.Processes.ListProcesses(ctx, &operatorv1.ListProcessesRequest{PageSize: 1})
-	if err != nil {
-		return nil
-	}
-	return slices.Sorted(maps.Keys(list.GetTotals().GetServices()))
 }
 
 func workers(ctx context.Context, s *Server, _ []string, _ string) []string {

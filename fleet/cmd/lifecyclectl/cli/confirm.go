@@ -7,9 +7,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"sync"
-	"sync/atomic"
-	"time"
 
 	"github.com/muesli/cancelreader"
 	"github.com/spf13/cobra"
@@ -63,44 +60,30 @@ func DryRunNote(isDryRun bool) string {
 	return ""
 }
 
-// Progress shows the progress of long work on a terminal, on one line that it
-// rewrites. Elsewhere it writes nothing.
-type Progress struct {
-	text atomic.Pointer[string]
-	end  func()
-}
+// Progress shows on a terminal what runs, on one line that it rewrites. Elsewhere it writes
+// nothing. One goroutine at a time may use it.
+type Progress struct{ terminal io.Writer }
 
-// Begin starts to show what runs and for how long. The caller must call End.
+// Begin shows what runs. The caller must call End.
 func Begin(w io.Writer, what string) *Progress {
-	p := &Progress{end: func() {}}
-	p.text.Store(&what)
-	if !output.IsTerminal(w) {
-		return p
+	p := new(Progress)
+	if output.IsTerminal(w) {
+		p.terminal = w
 	}
-	over := make(chan struct{})
-	var showing sync.WaitGroup
-	showing.Go(func() {
-		tick := time.NewTicker(200 * time.Millisecond)
-		defer tick.Stop()
-		for started := time.Now(); ; {
-			select {
-			case <-over:
-				fmt.Fprint(w, "\r\x1b[K")
-				return
-			case <-tick.C:
-				fmt.Fprintf(w, "\r\x1b[K%s … %ds", output.Printable(*p.text.Load()), int(time.Since(started).Seconds()))
-			}
-		}
-	})
-	p.end = func() { close(over); showing.Wait() }
+	p.Say("%s", what)
 	return p
 }
 
 // Say replaces the text.
 func (p *Progress) Say(format string, args ...any) {
-	text := fmt.Sprintf(format, args...)
-	p.text.Store(&text)
+	if p.terminal != nil {
+		fmt.Fprintf(p.terminal, "\r\x1b[K%s …", output.Printable(fmt.Sprintf(format, args...)))
+	}
 }
 
-// End removes the line and waits for that.
-func (p *Progress) End() { p.end() }
+// End removes the line. It may be called more than once, and before Say.
+func (p *Progress) End() {
+	if p.terminal != nil {
+		fmt.Fprint(p.terminal, "\r\x1b[K")
+	}
+}

@@ -3,16 +3,13 @@ package cli
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
-	"net/http"
 	"strings"
 	"time"
 
 	"connectrpc.com/connect"
-	"github.com/spf13/pflag"
 
 	"github.com/pleme-io/lifecycle-go/fleet/operator/client"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
@@ -28,7 +25,6 @@ const (
 	reasonStale       = "STALE_ETAG"
 	reasonContention  = "CONTENTION"
 	reasonExpired     = "CREDENTIALS_EXPIRED"
-	reasonForbidden   = "ROLE_NOT_SUFFICIENT"
 	reasonInvalid     = "INVALID_TRANSITION"
 	reasonNotWritable = "FIELD_NOT_WRITABLE"
 )
@@ -54,89 +50,65 @@ func (s *Server) Explain(ctx context.Context, err error, about Subject, args []s
 	if about == OfWorkflow && len(args) > 0 {
 		typ, object = args[0], strings.Join(args[:min(2, len(args))], " ")
 	}
+	hint := ""
 	switch reason := client.Reason(answer); {
 	case reason == reasonUnknownType:
-		f.Hints = s.typesHint(ctx, typ)
+		hint = s.typesHint(ctx, typ)
 	case reason == reasonNotFound:
-		switch about {
-		case OfWorkflow:
-			f.addHint("to list them: lifecyclectl list %s", typ)
-		case OfWorker, OfProcess:
-			f.addHint("to list them: lifecyclectl %s list", map[Subject]string{OfWorker: "workers", OfProcess: "processes"}[about])
-		}
+		hint = map[Subject]string{
+			OfWorkflow: "to list them: lifecyclectl list " + typ,
+			OfWorker:   "to list them: lifecyclectl workers list",
+			OfProcess:  "to list them: lifecyclectl processes list",
+		}[about]
 	case reason == reasonStale || reason == reasonContention:
-		f.addHint("read it again: lifecyclectl get %s", object)
+		hint = "read it again: lifecyclectl get " + object
 	case reason == reasonInvalid:
-		f.addHint("to see the table: lifecyclectl diagram workflow %s", typ)
+		hint = "to see the table: lifecyclectl diagram workflow " + typ
 	case reason == reasonNotWritable:
 		f.Status = ExitUsage
-		f.addHint("to list the writable fields: lifecyclectl definitions %s", typ)
-	case reason == reasonForbidden:
-		f.addHint("lifecyclectl whoami shows your role")
+		hint = "to list the writable fields: lifecyclectl definitions " + typ
 	case reason == reasonExpired:
-		f.addHint("get new credentials, and put them into --token-file or --cert-file; or sign in again: lifecyclectl login")
+		hint = "get new credentials, and put them into --token-file or --cert-file; or sign in again: lifecyclectl login"
 	case answer.Code() == connect.CodeUnauthenticated:
-		f.addHint("give credentials: --token-file FILE (LIFECYCLECTL_TOKEN_FILE), or --cert-file and --key-file; or sign in: lifecyclectl login")
+		hint = "give credentials: --token-file FILE (LIFECYCLECTL_TOKEN_FILE), or --cert-file and --key-file; " +
+			"or sign in: lifecyclectl login"
 	case answer.Code() == connect.CodePermissionDenied:
-		f.addHint("lifecyclectl whoami shows your name and role")
+		hint = "lifecyclectl whoami shows your name and role"
+	}
+	if hint != "" {
+		f.Hints = []string{hint}
 	}
 	return f
 }
 
 // unreachable explains a call that got no answer from an operator server.
 func (s *Server) unreachable(err error) error {
-	f := &Failure{Status: ExitUnreachable}
 	text := strings.TrimPrefix(client.Message(err), "unavailable: ")
 	var (
-		unknown   x509.UnknownAuthorityError
-		hostname  x509.HostnameError
-		verify    *tls.CertificateVerificationError
-		dialing   *net.OpError
-		noSuchDNS *net.DNSError
-		slow      net.Error
+		verify *tls.CertificateVerificationError
+		slow   net.Error
 	)
-	where := "say where it is with --server URL or LIFECYCLECTL_SERVER"
 	switch {
-	case errors.As(err, &unknown), errors.As(err, &hostname), errors.As(err, &verify):
-		f.Err = fmt.Errorf("the certificate of %s is not trusted: %s", s.URL, text)
-		f.addHint("trust its certificate with --ca-file FILE, or use the name that the certificate is for")
-	case errors.Is(err, http.ErrSchemeMismatch):
-		f.Err = fmt.Errorf("%s speaks plain HTTP", s.URL)
-		f.addHint("use --server %s", strings.Replace(s.URL, "https:", "http:", 1))
-	case errors.As(err, &noSuchDNS), errors.As(err, &dialing) && dialing.Op == "dial":
-		f.Err = fmt.Errorf("no operator server can be reached at %s: %s", s.URL, text)
-		f.addHint("is it running? It is a service of the fleet; on Kubernetes: kubectl port-forward service/NAME 8090")
-		f.addHint("%s", where)
-	case errors.Is(err, errSilent):
-		f.Err = fmt.Errorf("%s did not answer in time: %w", s.URL, errSilent)
-	case errors.As(err, &slow) && slow.Timeout():
-		f.Err = fmt.Errorf("%s did not answer in time", s.URL)
-		f.addHint("if the command writes, its write may have been stored: read before trying again; --timeout waits longer")
-	case errors.As(err, &dialing):
-		f.Err = fmt.Errorf("the connection to %s broke: %s", s.URL, text)
-		f.addHint("if the command writes, its write may have been stored: read before trying again")
-	default:
-		f.Err = fmt.Errorf("the server at %s is not an operator server: %s", s.URL, text)
-		if strings.HasPrefix(s.URL, "http:") {
-			f.addHint("if it speaks TLS: --server %s", strings.Replace(s.URL, "http:", "https:", 1))
-		}
-		f.addHint("%s", where)
+	case errors.As(err, &verify):
+		return Fail(ExitUnreachable, "the certificate of %s is not trusted: %s", s.URL, text).
+			Hint("trust its certificate with --ca-file FILE, or use the name that the certificate is for")
+	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &slow) && slow.Timeout():
+		return Fail(ExitUnreachable, "%s did not answer in time", s.URL).
+			Hint("if the command writes, its write may have been stored: read before trying again; --timeout waits longer")
 	}
-	return f
+	return Fail(ExitUnreachable, "no operator server can be reached at %s: %s", s.URL, text).
+		Hint("is it running? It is a service of the fleet; on Kubernetes: kubectl port-forward service/NAME 8090").
+		Hint("say where it is with --server URL or LIFECYCLECTL_SERVER; https:// when it speaks TLS")
 }
 
 // typesHint suggests the type that was probably meant, or how to list all.
-func (s *Server) typesHint(ctx context.Context, typ string) []string {
+func (s *Server) typesHint(ctx context.Context, typ string) string {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
-	names := s.types(ctx)
-	if meant := suggest.Nearest(typ, names); meant != "" {
-		return []string{fmt.Sprintf("did you mean %s?", meant)}
+	if meant := suggest.Nearest(typ, s.types(ctx)); meant != "" {
+		return fmt.Sprintf("did you mean %s?", meant)
 	}
-	if len(names) == 0 {
-		return []string{"to list them: lifecyclectl definitions"}
-	}
-	return []string{"there are " + strings.Join(names, ", ")}
+	return "to list them: lifecyclectl definitions"
 }
 
 // types returns the names of the workflows, none after an error.
@@ -149,23 +121,6 @@ func (s *Server) types(ctx context.Context) (names []string) {
 		names = append(names, d.GetType())
 	}
 	return names
-}
-
-// IsNotServed reports whether err says that the server does not serve this area.
-func IsNotServed(err error) bool {
-	return connect.IsWireError(err) && connect.CodeOf(err) == connect.CodeUnimplemented
-}
-
-// IsRefused reports whether a process has answered that it will not, or cannot.
-func IsRefused(err error) bool {
-	return err != nil && connect.CodeOf(err) == connect.CodeFailedPrecondition
-}
-
-// IsUnavailable reports whether the server has answered that a service behind it does not
-// answer.
-func IsUnavailable(err error) bool {
-	code := connect.CodeOf(err)
-	return connect.IsWireError(err) && (code == connect.CodeUnavailable || code == connect.CodeDeadlineExceeded)
 }
 
 // The exit statuses of every command. Statuses describes them.
@@ -228,12 +183,8 @@ func Fail(status int, format string, args ...any) *Failure {
 
 // Hint adds a line that says what to do, and returns f.
 func (f *Failure) Hint(format string, args ...any) *Failure {
-	f.addHint(format, args...)
-	return f
-}
-
-func (f *Failure) addHint(format string, args ...any) {
 	f.Hints = append(f.Hints, fmt.Sprintf(format, args...))
+	return f
 }
 
 // statusOf returns the exit status for the code of an answer.
@@ -266,23 +217,4 @@ func StatusOf(err error) int {
 		return f.Status
 	}
 	return ExitUsage
-}
-
-// FlagError says what a flag wants, in place of the error of a function of Go.
-func FlagError(err error) error {
-	var invalid *pflag.InvalidValueError
-	if !errors.As(err, &invalid) {
-		return err
-	}
-	want := map[string]string{
-		"int":      "a whole number",
-		"int32":    "a whole number",
-		"int64":    "a whole number",
-		"bool":     "true or false",
-		"duration": "a time with its unit, such as 30s or 24h",
-	}[invalid.GetFlag().Value.Type()]
-	if want == "" {
-		return err
-	}
-	return fmt.Errorf("--%s is %q: want %s", invalid.GetFlag().Name, invalid.GetValue(), want)
 }

@@ -14,12 +14,7 @@ import (
 
 	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/output"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/client"
-	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 )
-
-// PollEvery is the pause between two looks of a command that watches a list of which the
-// server has no stream.
-const PollEvery = 2 * time.Second
 
 // All asks for every page of a list, and returns one answer with the items of all of them, at
 // most limit unless it is 0.
@@ -127,16 +122,6 @@ func WatchFlag(cmd *cobra.Command, watch *bool) {
 	cmd.Flags().BoolVarP(watch, "watch", "w", false, "then show every change; it looks every 2 s")
 }
 
-// RefuseWithWatch refuses flags that select a part of a list by its size or order.
-func (c *Call) RefuseWithWatch(flags ...string) error {
-	for _, name := range flags {
-		if c.Flags().Changed(name) {
-			return fmt.Errorf("--watch and --%s exclude each other: a watch shows everything that matches, as it comes", name)
-		}
-	}
-	return nil
-}
-
 // List is a list that a command shows once, or with --watch again and again.
 type List[M proto.Message] struct {
 	Head   []string
@@ -177,15 +162,12 @@ func (l List[M]) items(answer proto.Message) (items []M) {
 	return items
 }
 
-// watch shows the list and then every change, until the command is interrupted. It waits
-// for a server that is away.
+// watch shows the list and then every change.
 func (l List[M]) watch(c *Call) error {
 	out := c.Rows(append([]string{"SEEN"}, l.Head...), append([]int{20}, l.Widths...)...)
 	if l.Plain {
 		out = c.Rows(l.Head, l.Widths...)
 	}
-	ctx, stop := WhileRead(c.Context(), c.OutOrStdout())
-	defer stop()
 	if err := out.Begin(); err != nil {
 		return err
 	}
@@ -200,6 +182,7 @@ func (l List[M]) watch(c *Call) error {
 		return out.Add(item, append([]any{time.Now().UTC().Format(time.RFC3339)}, cells...)...)
 	}
 	seen := Changes[M]{
+		Key:  l.Key,
 		Same: l.Same,
 		Put:  func(m M) error { return show("KIND_PUT", m, l.Cells(m)...) },
 		Gone: func(key string, last M) error {
@@ -212,36 +195,7 @@ func (l List[M]) watch(c *Call) error {
 	if seen.Same == nil {
 		seen.Same = func(a, b M) bool { return proto.Equal(a, b) }
 	}
-	notices, isAway := c.Notices(), false
-	for isFirst := true; ; isFirst = false {
-		answer, err := l.Look(ctx)
-		switch {
-		case ctx.Err() != nil:
-			return nil // the caller ends a watch by ending ctx
-		case err != nil && (isFirst || !MayPass(err)):
-			return err
-		case err != nil && !isAway:
-			isAway = true
-			notices.Lost(err)
-		case err == nil && isAway:
-			isAway = false
-			notices.Back()
-		}
-		if err == nil {
-			seen.Begin()
-			for _, m := range l.items(answer) {
-				if err := seen.Take(operatorv1.WatchResponse_KIND_PUT, l.Key(m), m); err != nil {
-					return err
-				}
-			}
-			if err := seen.sync(); err != nil {
-				return err
-			}
-		}
-		if !Pause(ctx, PollEvery) {
-			return nil
-		}
-	}
+	return Watch(c, l.Look, func(answer proto.Message) error { return seen.Take(l.items(answer)) })
 }
 
 // changeOf returns a change in the JSON form that every watch prints: its kind and the item.

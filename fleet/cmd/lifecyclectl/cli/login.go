@@ -2,9 +2,7 @@ package cli
 
 import (
 	"context"
-	"crypto/sha256"
 	"encoding/base64"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -46,8 +44,7 @@ func loginFile(server string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	sum := sha256.Sum256([]byte(server))
-	return filepath.Join(filepath.Dir(path), "logins", hex.EncodeToString(sum[:12])+".json"), nil
+	return filepath.Join(filepath.Dir(path), "logins", url.QueryEscape(server)+".json"), nil
 }
 
 // ReadLogin returns the login at a server, nil when there is none.
@@ -80,22 +77,10 @@ func (l *Login) Write() error {
 	if err != nil {
 		return err
 	}
-	dir := filepath.Dir(path)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(dir, ".login-*") // with mode 0600
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(text)
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		_ = os.Remove(f.Name())
-	}
-	return err
+	return ReplaceFile(path, text, 0o600)
 }
 
 // Forget removes the login, and asks the provider to revoke its refresh token (RFC 7009).
@@ -128,10 +113,7 @@ const renewBefore = 30 * time.Second
 func (l *Login) Token(ctx context.Context) (string, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if time.Until(l.Expiry) > renewBefore {
-		return l.IDToken, nil
-	}
-	if l.wasRenewed() {
+	if time.Until(l.Expiry) > renewBefore || l.wasRenewed() {
 		return l.IDToken, nil
 	}
 	expired := Fail(ExitDenied, "the login at %s has expired", l.Server).Hint("sign in again: lifecyclectl login")

@@ -2,13 +2,7 @@
 
 package cli
 
-import (
-	"context"
-	"io"
-)
+import "io"
 
-// WhileRead is for systems that report a reader that has gone only with the next
-// line.
-func WhileRead(ctx context.Context, _ io.Writer) (_ context.Context, stop func()) {
-	return ctx, func() {}
-}
+// HasReader is for systems that report a reader that has gone only with the next line.
+func HasReader(io.Writer) bool { return true }

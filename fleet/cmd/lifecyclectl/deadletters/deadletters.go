@@ -58,16 +58,11 @@ hook of a workflow has given up.`,
 			return errors.New("--raw needs the id of one dead letter")
 		case isOne && (byReason || watch || group != ""):
 			return errors.New("an id excludes --by-reason, --group and --watch")
-		case byReason && (watch || group != ""):
-			return errors.New("--by-reason excludes --group and --watch")
 		case byReason:
 			return ShowGroups(c, c.Args[0])
 		case isOne:
 			return showOne(c, raw)
 		case watch:
-			if err := c.RefuseWithWatch("limit"); err != nil {
-				return err
-			}
 			limit = 0
 		}
 		return cli.List[*operatorv1.DeadLetter]{
@@ -87,6 +82,9 @@ hook of a workflow has given up.`,
 	cmd.Flags().StringVar(&group, "group", "", "only those with this `reason`, as --by-reason has it")
 	cmd.Flags().BoolVar(&raw, "raw", false, "write the message of one as it is")
 	cli.WatchFlag(cmd, &watch)
+	cmd.MarkFlagsMutuallyExclusive("watch", "limit")
+	cmd.MarkFlagsMutuallyExclusive("by-reason", "watch")
+	cmd.MarkFlagsMutuallyExclusive("by-reason", "group")
 	return cmd
 }
 
@@ -175,6 +173,7 @@ type selection struct {
 func (s *selection) register(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&s.all, "all", false, "all dead letters")
 	cmd.Flags().StringVar(&s.group, "group", "", "all with this `reason`, as dead-letters --by-reason has it")
+	cmd.MarkFlagsMutuallyExclusive("all", "group")
 	s.yes.Register(cmd)
 }
 
@@ -187,8 +186,8 @@ func (s *selection) check(c *cli.Call) error {
 	switch {
 	case s.all && hasIDs:
 		return errors.New("--all and ids exclude each other")
-	case s.group != "" && (s.all || hasIDs):
-		return errors.New("--group excludes --all and ids")
+	case s.group != "" && hasIDs:
+		return errors.New("--group and ids exclude each other")
 	case !s.isMany() && !hasIDs:
 		return fmt.Errorf("which dead letters? give ids from lifecyclectl dead-letters %s, --group or --all", c.Args[0])
 	}
@@ -200,8 +199,6 @@ func (s *selection) ids(c *cli.Call) (ids []string, err error) {
 	if !s.isMany() {
 		return c.Args[1:], nil
 	}
-	p := cli.Begin(c.ErrOrStderr(), "looking for dead letters")
-	defer p.End()
 	list, err := readAll(c.Context(), c, c.Args[0], s.group, 0)
 	for _, d := range list.GetDeadLetters() {
 		ids = append(ids, d.GetId())
@@ -332,9 +329,6 @@ removes reactions that a hook of a workflow has given up.`,
 		if err := chosen.check(c); err != nil {
 			return err
 		}
-		if note == "" && !dryRun {
-			return errors.New("why? give --note, for the audit")
-		}
 		worker, question := c.Args[0], ""
 		if !dryRun {
 			question = fmt.Sprintf("of %s will be removed for good.", worker)
@@ -351,5 +345,6 @@ removes reactions that a hook of a workflow has given up.`,
 	chosen.register(cmd)
 	cmd.Flags().StringVar(&note, "note", "", "why, for the audit; required without --dry-run")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "count them, and remove nothing")
+	cmd.MarkFlagsOneRequired("note", "dry-run")
 	return cmd
 }

@@ -24,7 +24,6 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine/python"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine/starlark"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine/wasm"
-	"github.com/pleme-io/lifecycle-go/fleet/host/outbound"
 	"github.com/pleme-io/lifecycle-go/fleet/internal/effects"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 )
@@ -32,13 +31,6 @@ import (
 // Main makes this program able to run code in children. Call it first in main: in a
 // child it runs code and never returns.
 func Main() { isolate.Main(starlark.New(), js.New(), wasm.New()) }
-
-// Options say what the code may use.
-type Options struct {
-	Env      map[string]string // the values of the variables and secrets that the spec names
-	HTTP     bool              // the code may send the requests that the spec allows
-	Networks []string          // that requests may reach although they are not public
-}
 
 // Result is what a message causes. Of a message that failed it has no effects.
 type Result = operatorv1.TestWorkerResponse
@@ -53,12 +45,11 @@ type Runner struct {
 	timers   map[string]map[string]Timer // that are set, by key and name
 	lines    []string
 	messages int
-	client   *outbound.Client
-	scope    outbound.Scope
 }
 
-// Open loads the code of a spec in a child process. The state is empty.
-func Open(ctx context.Context, spec *operatorv1.WorkerSpec, o Options) (*Runner, error) {
+// Open loads the code of a spec in a child process. The state is empty. env has the values of the
+// variables and secrets that the spec names.
+func Open(ctx context.Context, spec *operatorv1.WorkerSpec, env map[string]string) (*Runner, error) {
 	engines := []engine.Engine{starlark.New(), js.New(), wasm.New()}
 	if strings.Contains(spec.GetMimeType(), "python") {
 		py, err := python.New()
@@ -90,11 +81,6 @@ func Open(ctx context.Context, spec *operatorv1.WorkerSpec, o Options) (*Runner,
 			Outputs: int(own.GetOutputs()),
 		},
 	}
-	if o.HTTP {
-		if err := r.allow(o); err != nil {
-			return nil, err
-		}
-	}
 	children, err := isolate.New(isolate.Config{})
 	if err != nil {
 		return nil, err
@@ -102,7 +88,7 @@ func Open(ctx context.Context, spec *operatorv1.WorkerSpec, o Options) (*Runner,
 	r.program, err = children.Engine(strings.TrimSpace(mime), inner).Load(ctx, spec.GetCode().GetContent(), engine.Config{
 		Worker: spec.GetId(),
 		Limits: r.limits,
-		Env:    only(o.Env, slices.Concat(spec.GetEnv(), spec.GetSecrets())),
+		Env:    env,
 		Log:    func(line string) { r.lines = append(r.lines, line) },
 	})
 	if err != nil {
@@ -111,39 +97,8 @@ func Open(ctx context.Context, spec *operatorv1.WorkerSpec, o Options) (*Runner,
 	return r, nil
 }
 
-// only returns the variables with these names.
-func only(env map[string]string, names []string) map[string]string {
-	some := map[string]string{}
-	for _, name := range names {
-		some[name] = env[name]
-	}
-	return some
-}
-
-func (r *Runner) allow(o Options) (err error) {
-	for _, text := range r.spec.GetHttp().GetAllow() {
-		p, err := outbound.Parse(text)
-		if err != nil {
-			return fmt.Errorf("http.allow: %w", err)
-		}
-		r.scope.Allow = append(r.scope.Allow, p)
-	}
-	// Which header of which URLs a secret is for, only the hosts' configuration says.
-	r.scope.Secrets = make(map[string]outbound.Secret)
-	for name, value := range only(o.Env, r.spec.GetHttp().GetSecrets()) {
-		r.scope.Secrets[name] = outbound.Secret{Value: value, URLs: r.scope.Allow}
-	}
-	r.client, err = outbound.New(outbound.Policy{}, o.Networks)
-	return err
-}
-
 // Close ends the child.
-func (r *Runner) Close() error {
-	if r.client != nil {
-		r.client.Close()
-	}
-	return r.program.Close()
-}
+func (r *Runner) Close() error { return r.program.Close() }
 
 // Handle handles a message. Its changes are there for the next one, unless it failed.
 func (r *Runner) Handle(ctx context.Context, header map[string][]string, data []byte) *Result {
@@ -213,11 +168,9 @@ func (s *state) Timers(context.Context) (ofKey map[string]engine.Timer, all int,
 // Now returns the time of the timers.
 func (s *state) Now(context.Context) time.Time { return s.now }
 
-func (s *state) Fetch(ctx context.Context, r *engine.Request) (*engine.Response, error) {
-	if s.client == nil {
-		return nil, errors.New("fetch: workers dev sends requests only with --http")
-	}
-	return s.client.Do(ctx, &s.scope, r)
+// Fetch refuses a request: a host sends it within what its configuration grants.
+func (s *state) Fetch(context.Context, *engine.Request) (*engine.Response, error) {
+	return nil, errors.New("fetch: workers dev sends no requests; workers test --http does")
 }
 
 // Timer is a timer that is set.

@@ -30,7 +30,7 @@ def handle(message):
 `
 	r, err := Open(t.Context(), &operatorv1.WorkerSpec{
 		Id: "w", MimeType: "text/x-starlark", Topic: "in", Code: &operatorv1.Code{Source: &operatorv1.Code_Content{Content: []byte(code)}},
-	}, Options{})
+	}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

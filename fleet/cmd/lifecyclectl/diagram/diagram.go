@@ -26,27 +26,17 @@ func Command() *cobra.Command {
 	}, drawWorkflow())
 }
 
-// withFormats adds the flag -o to a command that draws.
-func withFormats(cmd *cobra.Command) *cobra.Command {
-	formats := []string{"mermaid", "dot", "svg"}
-	format := cmd.Flags().StringP("output", "o", "mermaid", "`format`: mermaid, dot or svg")
-	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp)) // the flag exists
-	cmd.PreRunE = func(*cobra.Command, []string) error {
-		if !slices.Contains(formats, *format) {
-			return fmt.Errorf("-o is %q, want mermaid, dot or svg", *format)
-		}
-		return nil
-	}
-	return cmd
-}
-
-func formatOf(cmd *cobra.Command) string { return cmd.Flags().Lookup("output").Value.String() }
+var formats = []string{"mermaid", "dot", "svg"}
 
 func drawWorkflow() *cobra.Command {
-	return withFormats(cli.TextCommand(&cobra.Command{
+	var format string
+	cmd := cli.TextCommand(&cobra.Command{
 		Use:   "workflow TYPE [ID]",
 		Short: "Draw the table of a workflow, and where one entity is and has been",
 	}, cli.OfWorkflow, func(c *cli.Call) error {
+		if !slices.Contains(formats, format) {
+			return fmt.Errorf("-o is %q, want mermaid, dot or svg", format)
+		}
 		typ, id := c.Args[0], c.Arg(1)
 		definition, err := c.Workflows.GetDefinition(c.Context(), &operatorv1.GetDefinitionRequest{Type: typ})
 		if err != nil {
@@ -58,8 +48,11 @@ func drawWorkflow() *cobra.Command {
 				return err
 			}
 		}
-		return c.Send([]byte(d.in(formatOf(c.Command))))
-	}))
+		return c.Send([]byte(d.in(format)))
+	})
+	cmd.Flags().StringVarP(&format, "output", "o", "mermaid", "`format`: mermaid, dot or svg")
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp)) // the flag exists
+	return cmd
 }
 
 // drawing is a table of states, for any format.

@@ -15,7 +15,6 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/cli"
 	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/output"
 	"github.com/pleme-io/lifecycle-go/fleet/internal/diagnosis"
-	"github.com/pleme-io/lifecycle-go/internal/suggest"
 )
 
 // meaning is what a word means that lists and pages show.
@@ -46,15 +45,6 @@ func meanings() (list []meaning) {
 	return list
 }
 
-// names returns all words.
-func names() (all []string) {
-	for _, m := range meanings() {
-		all = append(all, m.name)
-	}
-	slices.Sort(all)
-	return slices.Compact(all)
-}
-
 // Command returns the command explain.
 func Command() *cobra.Command {
 	return &cobra.Command{
@@ -71,9 +61,6 @@ no server. The document /openapi.json of the server explains the fields of -o js
 				found = slices.DeleteFunc(found, func(m meaning) bool { return !strings.EqualFold(args[0], m.name) })
 			}
 			if len(found) == 0 {
-				if meant := suggest.Nearest(args[0], names()); meant != "" {
-					return cli.Fail(cli.ExitNotFound, "there is no word %q; did you mean %s?", args[0], meant)
-				}
 				return cli.Fail(cli.ExitNotFound, "there is no word %q: lifecyclectl explain lists all", args[0])
 			}
 			t := output.NewTable(cmd.OutOrStdout())
@@ -82,9 +69,6 @@ no server. The document /openapi.json of the server explains the fields of -o js
 				t.Row(m.kind, m.name, m.means)
 			}
 			return output.Send(cmd.OutOrStdout(), t.Text())
-		},
-		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-			return names(), cobra.ShellCompDirectiveNoFileComp
 		},
 	}
 }

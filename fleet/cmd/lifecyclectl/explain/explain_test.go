@@ -84,7 +84,7 @@ func TestEveryWordIsExplained(t *testing.T) {
 			t.Errorf("explain %s: %d %s", word, code, out)
 		}
 	}
-	if code, out := explain(t, "Pendin"); code != cli.ExitNotFound || !strings.Contains(out, "did you mean Pending?") {
+	if code, out := explain(t, "Pendin"); code != cli.ExitNotFound || !strings.Contains(out, "lifecyclectl explain lists all") {
 		t.Errorf("a typo: %d %s", code, out)
 	}
 }

@@ -97,7 +97,7 @@ func (f *Format) Item(w io.Writer, m proto.Message) error {
 func (f *Format) encode(m proto.Message, indent string) ([]byte, error) {
 	switch f.name {
 	case "name":
-		return names(m)
+		return names(m), nil
 	case "yaml":
 		return YAML(m)
 	}
@@ -207,53 +207,36 @@ func inBlocks(n *yaml.Node) {
 	}
 }
 
-// items returns what a message has: the elements of its list, the object of a change, or
-// itself.
-func items(m proto.Message) ([]any, error) {
-	text, err := JSON(m, "")
-	if err != nil {
-		return nil, err
-	}
-	var object map[string]any
-	if err := json.Unmarshal(text, &object); err != nil {
-		return nil, err
-	}
-	d := m.ProtoReflect().Descriptor()
-	if item, ok := object["item"]; ok && d.FullName() == "google.protobuf.Struct" {
-		return []any{item}, nil
-	}
-	for i := range d.Fields().Len() {
-		f := d.Fields().Get(i)
-		if i == 0 && f.IsList() && f.Message() != nil { // the list of an answer is its first field
-			list, _ := object[f.JSONName()].([]any)
-			return list, nil
-		}
-		if isSubject(f) {
-			return []any{object[f.JSONName()]}, nil
-		}
-	}
-	return []any{object}, nil
-}
-
-// isSubject reports whether the field has the object of an answer to a command, or of a
-// change.
-func isSubject(f protoreflect.FieldDescriptor) bool {
-	isObject := f.Message() != nil && !f.IsList() && !f.IsMap()
-	return isObject && (f.Name() == "entity" || f.Name() == "worker" || f.Name() == "process")
-}
-
 // names writes the names of what a message has, one a line.
-func names(m proto.Message) ([]byte, error) {
-	list, err := items(m)
+func names(m proto.Message) []byte {
 	var b bytes.Buffer
-	for _, item := range list {
-		object, _ := item.(map[string]any)
-		for _, name := range []string{"id", "type", "name", "rule", "seq", "digest", "key"} {
-			if v := object[name]; v != nil && v != "" && !(name == "seq" && v == "0") {
-				b.WriteString(Printable(fmt.Sprint(v)) + "\n")
+	for _, item := range items(m.ProtoReflect()) {
+		for _, name := range []protoreflect.Name{"id", "type", "name", "rule", "seq", "digest", "key"} {
+			if f := item.Descriptor().Fields().ByName(name); f != nil && item.Has(f) {
+				b.WriteString(Printable(item.Get(f).String()) + "\n")
 				break
 			}
 		}
 	}
-	return b.Bytes(), err
+	return b.Bytes()
+}
+
+// items returns what a message has: the elements of its list, which is the first field of an
+// answer; the object of a change, or of an answer to a command; or itself.
+func items(m protoreflect.Message) (all []protoreflect.Message) {
+	fields := m.Descriptor().Fields()
+	for i := range fields.Len() {
+		f := fields.Get(i)
+		switch {
+		case f.Message() == nil || f.IsMap():
+		case i == 0 && f.IsList():
+			for j, list := 0, m.Get(f).List(); j < list.Len(); j++ {
+				all = append(all, list.Get(j).Message())
+			}
+			return all
+		case !f.IsList() && (f.Name() == "entity" || f.Name() == "worker" || f.Name() == "process"):
+			return []protoreflect.Message{m.Get(f).Message()}
+		}
+	}
+	return []protoreflect.Message{m}
 }

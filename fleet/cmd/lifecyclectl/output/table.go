@@ -27,7 +27,6 @@ const (
 	Red    Colour = "\x1b[31m" // needs attention
 	Yellow Colour = "\x1b[33m" // changes, or may need attention
 	grey   Colour = "\x1b[2m"
-	strong Colour = "\x1b[1m"
 	normal        = "\x1b[0m"
 )
 
@@ -51,9 +50,6 @@ func Wait(text string) Cell { return Cell{text, Yellow} }
 
 // Faint returns a text that only helps to read the others.
 func Faint(text string) Cell { return Cell{text, grey} }
-
-// Strong returns a title.
-func Strong(text string) Cell { return Cell{text, strong} }
 
 // Table is rows of cells, written in aligned columns. A row of one
 // cell is a line that does not affect the widths.

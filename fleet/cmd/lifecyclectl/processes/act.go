@@ -3,7 +3,6 @@ package processes
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -16,7 +15,6 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/cli"
 	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/output"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
-	"github.com/pleme-io/lifecycle-go/internal/suggest"
 )
 
 // action is a command that acts on the process that is named, or on all that --selector
@@ -130,14 +128,9 @@ func suspend() *cobra.Command {
 		Short: "Take a process's readiness down until it is resumed; it goes on working",
 		Long: `Take a process's readiness down until it is resumed; it goes on working. With
 --selector it does so for every process that matches, and asks first.`,
-		PreRunE: func(*cobra.Command, []string) error {
-			if reason == "" {
-				return errors.New("give a --reason: readiness shows it")
-			}
-			return nil
-		},
 	})
 	cmd.Flags().StringVar(&reason, "reason", "", "`why`; readiness shows it")
+	_ = cmd.MarkFlagRequired("reason") // the flag exists
 	return cmd
 }
 
@@ -199,6 +192,8 @@ var selectorKeys = map[string]func(*operatorv1.Process) string{
 	"problems":  func(p *operatorv1.Process) string { return strconv.FormatBool(len(p.GetFindings()) > 0) },
 }
 
+func selectorNames() string { return strings.Join(slices.Sorted(maps.Keys(selectorKeys)), ", ") }
+
 // selector is the flag --selector of commands about processes.
 type selector struct {
 	text  string
@@ -206,9 +201,8 @@ type selector struct {
 }
 
 func (s *selector) register(cmd *cobra.Command) {
-	keys := strings.Join(slices.Sorted(maps.Keys(selectorKeys)), ", ")
 	cmd.Flags().StringVarP(&s.text, "selector", "l", "",
-		"only processes for which `terms` hold: KEY=VALUE or KEY!=VALUE, with commas; keys are "+keys)
+		"only processes for which `terms` hold: KEY=VALUE or KEY!=VALUE, with commas; keys are "+selectorNames())
 }
 
 func (s *selector) parse() (err error) {
@@ -219,11 +213,7 @@ func (s *selector) parse() (err error) {
 		if selectorKeys[t.Key] != nil {
 			continue
 		}
-		names := slices.Sorted(maps.Keys(selectorKeys))
-		if meant := suggest.Nearest(t.Key, names); meant != "" {
-			return fmt.Errorf("--selector: processes have no %q; did you mean %s?", t.Key, meant)
-		}
-		return fmt.Errorf("--selector: processes have no %q: want one of %s", t.Key, strings.Join(names, ", "))
+		return fmt.Errorf("--selector: processes have no %q: want one of %s", t.Key, selectorNames())
 	}
 	return nil
 }

@@ -6,11 +6,12 @@ import (
 	"compress/gzip"
 	"context"
 	"fmt"
-	"io"
+	"net/url"
 	"os"
 	"strings"
 	"time"
 
+	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -24,10 +25,9 @@ import (
 
 func bundle() *cobra.Command {
 	var (
-		file    string
-		since   time.Duration
-		statusz []string
-		with    parts
+		file  string
+		since time.Duration
+		with  parts
 	)
 	cmd := cli.TextCommand(&cobra.Command{
 		Use:   "bundle",
@@ -53,10 +53,6 @@ What could not be read is in the file missing.txt of the archive; the exit statu
 		at := time.Now().UTC()
 		b := &archive{name: "lifecycle-bundle-" + at.Format("20060102T150405Z"), at: at}
 		b.collect(c, since, with)
-		for i, from := range statusz {
-			text, err := readStatusz(c.Context(), from, c.InOrStdin())
-			b.add(fmt.Sprintf("statusz-%d.json", i+1), text, err)
-		}
 		if c.Context().Err() != nil {
 			return context.Canceled
 		}
@@ -74,7 +70,6 @@ What could not be read is in the file missing.txt of the archive; the exit statu
 	f.BoolVar(&with.logs, "logs", false, "with the end of each process's log")
 	f.BoolVar(&with.stacks, "stacks", false, "with the stacks of each process")
 	f.BoolVar(&with.config, "config", false, "with the configuration of each process, and the source of each value")
-	f.StringArrayVar(&statusz, "statusz", nil, "the `URL` of a process's /statusz; may be given more than once")
 	return cmd
 }
 
@@ -131,13 +126,18 @@ func (b *archive) add(name string, text []byte, err error) {
 	b.files = append(b.files, bundleFile{name, []byte(redact.Text(string(text)))})
 }
 
-// message adds a message as JSON.
-func (b *archive) message(name string, m proto.Message, err error) {
-	var text []byte
-	if err == nil {
-		text, err = output.JSON(m, "  ")
+// message returns a function that adds an answer as JSON. What the server does not serve, or a
+// process does not report, is left out.
+func (b *archive) message(name string) func(proto.Message, error) {
+	return func(m proto.Message, err error) {
+		var text []byte
+		if err == nil {
+			text, err = output.JSON(m, "  ")
+		}
+		if code := connect.CodeOf(err); err == nil || code != connect.CodeUnimplemented && code != connect.CodeFailedPrecondition {
+			b.add(name, text, err)
+		}
 	}
-	b.add(name, text, err)
 }
 
 // mostInBundle is how many events or attempts a bundle has at most.
@@ -145,27 +145,17 @@ const mostInBundle = 20_000
 
 func (b *archive) collect(c *cli.Call, since time.Duration, with parts) {
 	ctx := c.Context()
-	version, _ := cli.Built()
-	about := fmt.Appendf(nil, "made %s by lifecyclectl %s from %s\n", b.at.Format(time.RFC3339), version, c.URL)
+	about := fmt.Appendf(nil, "made %s by lifecyclectl %s from %s\n", b.at.Format(time.RFC3339), cli.Version(), c.URL)
 	b.add("about.txt", about, nil)
-	me, err := c.Access.WhoAmI(ctx, &operatorv1.WhoAmIRequest{})
-	b.message("whoami.json", me, err)
-	found, err := c.Processes.Diagnose(ctx, &operatorv1.DiagnoseRequest{})
-	b.message("doctor.json", found, err)
-	all := new(selector)
-	processes, err := all.processes(ctx, c, &operatorv1.ListProcessesRequest{}, mostInBundle)
-	b.message("processes.json", processes, err)
+	b.message("whoami.json")(c.Access.WhoAmI(ctx, &operatorv1.WhoAmIRequest{}))
+	b.message("doctor.json")(c.Processes.Diagnose(ctx, &operatorv1.DiagnoseRequest{}))
+	processes, err := cli.All(ctx, mostInBundle, &operatorv1.ListProcessesRequest{}, c.Processes.ListProcesses)
+	b.message("processes.json")(processes, err)
 	from := timestamppb.New(b.at.Add(-since))
-	events, err := cli.All(ctx, mostInBundle, &operatorv1.ListEventsRequest{Since: from}, c.Processes.ListEvents)
-	b.message("events.json", events, err)
-	attempts, err := cli.All(ctx, mostInBundle, &operatorv1.ListAuditRequest{Since: from}, c.Access.ListAudit)
-	b.message("audit.json", attempts, err)
-	if defs, err := c.Workflows.ListDefinitions(ctx, &operatorv1.ListDefinitionsRequest{}); !cli.IsNotServed(err) {
-		b.message("workflows.json", defs, err)
-	}
-	if workers, err := c.Workers.ListWorkers(ctx, &operatorv1.ListWorkersRequest{PageSize: 1000}); !cli.IsNotServed(err) {
-		b.message("workers.json", workers, err)
-	}
+	b.message("events.json")(cli.All(ctx, mostInBundle, &operatorv1.ListEventsRequest{Since: from}, c.Processes.ListEvents))
+	b.message("audit.json")(cli.All(ctx, mostInBundle, &operatorv1.ListAuditRequest{Since: from}, c.Access.ListAudit))
+	b.message("workflows.json")(c.Workflows.ListDefinitions(ctx, &operatorv1.ListDefinitionsRequest{}))
+	b.message("workers.json")(cli.All(ctx, mostInBundle, &operatorv1.ListWorkersRequest{}, c.Workers.ListWorkers))
 	for _, p := range processes.GetProcesses() {
 		b.inside(c, p.GetId(), with)
 		if ctx.Err() != nil {
@@ -177,14 +167,14 @@ func (b *archive) collect(c *cli.Call, since time.Duration, with parts) {
 // inside adds parts of a process. Logs and a configuration that the process does not report
 // are left out.
 func (b *archive) inside(c *cli.Call, id string, with parts) {
-	name := fileName(id)
+	name := url.PathEscape(id) // an id may have any text
 	if with.logs {
 		answer, err := c.Processes.GetLogs(c.Context(), &operatorv1.GetLogsRequest{Id: id, Limit: 1000})
 		var text strings.Builder
 		for _, l := range answer.GetLines() {
 			text.WriteString(l.GetText() + "\n")
 		}
-		if !cli.IsRefused(err) {
+		if connect.CodeOf(err) != connect.CodeFailedPrecondition {
 			b.add("logs/"+name+".txt", []byte(text.String()), err)
 		}
 	}
@@ -193,21 +183,8 @@ func (b *archive) inside(c *cli.Call, id string, with parts) {
 		b.add("stacks/"+name+".txt", []byte(answer.GetText()), err)
 	}
 	if with.config {
-		answer, err := c.Processes.GetConfig(c.Context(), &operatorv1.GetConfigRequest{Id: id})
-		if !cli.IsRefused(err) {
-			b.message("config/"+name+".json", answer, err)
-		}
+		b.message("config/" + name + ".json")(c.Processes.GetConfig(c.Context(), &operatorv1.GetConfigRequest{Id: id}))
 	}
-}
-
-// fileName makes a name of a file from an id, which may have any text.
-func fileName(id string) string {
-	return strings.Map(func(r rune) rune {
-		if r == '.' || r == '-' || r == '_' || r >= '0' && r <= '9' || r >= 'A' && r <= 'Z' || r >= 'a' && r <= 'z' {
-			return r
-		}
-		return '_'
-	}, id[:min(len(id), 200)])
 }
 
 func (b *archive) pack() ([]byte, error) {
@@ -222,7 +199,7 @@ func (b *archive) pack() ([]byte, error) {
 		if err := t.WriteHeader(head); err != nil {
 			return nil, err
 		}
-		if _, err := io.Copy(t, bytes.NewReader(f.text)); err != nil {
+		if _, err := t.Write(f.text); err != nil {
 			return nil, err
 		}
 	}

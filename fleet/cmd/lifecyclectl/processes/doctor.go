@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
 	"strings"
 	"time"
 
@@ -66,7 +65,6 @@ Exit status: 0 when nothing is wrong and everything could be looked at, 1 otherw
 	cmd.Flags().StringVar(&req.Process, "process", "", "only the process with this `id`; it may lack the service")
 	cmd.Flags().StringVar(&statusz, "statusz", "", "the `URL` of a process's /statusz, or a file with its JSON")
 	cli.WatchFlag(cmd, &watch)
-	cli.CompleteFilters(cmd)
 	return cmd
 }
 
@@ -165,11 +163,8 @@ func diagnoseStatusz(ctx context.Context, from string, stdin io.Reader) (*operat
 }
 
 func readStatusz(ctx context.Context, from string, stdin io.Reader) ([]byte, error) {
-	switch {
-	case from == "-":
-		return io.ReadAll(io.LimitReader(stdin, maxStatusz))
-	case !strings.Contains(from, "://"):
-		text, err := os.ReadFile(from)
+	if !strings.Contains(from, "://") {
+		text, err := cli.ReadFile(from, stdin)
 		if err != nil {
 			return nil, fmt.Errorf("--statusz: %w", err)
 		}

@@ -1,6 +1,7 @@
 package processes
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
@@ -27,5 +28,19 @@ func TestStateOfAProcessThatIsGone(t *testing.T) {
 		if got := goneState(test.past); !strings.HasPrefix(got, test.want) {
 			t.Errorf("%s: %q, want %q", name, got, test.want)
 		}
+	}
+}
+
+// An archive says what it does not have.
+func TestMissingPartsAreNamed(t *testing.T) {
+	b := &archive{name: "bundle"}
+	b.add("audit.json", nil, errors.New("the server says password=hunter2"))
+	b.add("about.txt", []byte("made by a test"), nil)
+	if _, err := b.pack(); err != nil {
+		t.Fatal(err)
+	}
+	last := b.files[len(b.files)-1]
+	if text := string(last.text); last.name != "missing.txt" || !strings.Contains(text, "audit.json: the server says") || strings.Contains(text, "hunter2") {
+		t.Errorf("%s: %s", last.name, text)
 	}
 }

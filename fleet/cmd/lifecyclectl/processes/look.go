@@ -83,10 +83,10 @@ func goneState(past []*operatorv1.Event) string {
 // cannot be read now.
 func latestEvents(c *cli.Call) (list []*operatorv1.Event, unread string, err error) {
 	page, err := c.Processes.ListEvents(c.Context(), &operatorv1.ListEventsRequest{Process: c.Args[0], PageSize: 20})
-	switch {
-	case cli.IsUnavailable(err):
+	switch connect.CodeOf(err) {
+	case connect.CodeUnavailable, connect.CodeDeadlineExceeded:
 		return nil, client.Message(err), nil
-	case cli.IsNotServed(err):
+	case connect.CodeUnimplemented: // the server has no journal
 		return nil, "", nil
 	}
 	return page.GetEvents(), "", err
@@ -131,7 +131,6 @@ A "lost" is a process that disappeared without a word.`,
 	f.DurationVar(&since, "since", 0, "only those of the last `time`, such as 1h")
 	f.IntVar(&limit, "limit", 100, "at most `N`, the newest; 0 is all")
 	f.BoolVarP(&watch, "watch", "w", false, "then show each new event")
-	cli.CompleteFilters(cmd)
 	return cmd
 }
 
@@ -192,34 +191,18 @@ func Tone(e *operatorv1.Event) output.Colour {
 }
 
 func config() *cobra.Command {
-	var (
-		given    bool
-		contains string
-	)
-	cmd := cli.Command(&cobra.Command{
+	return cli.Command(&cobra.Command{
 		Use:   "config ID",
 		Short: "Show the configuration of a process, with the source of each value",
 		Long: `Show the configuration of a process as the process itself reports it: each key, its
 value, and where that was given: a line of a file, a variable of the environment, a flag,
 or the default. It also shows reloads that were refused, and why. It needs the role
 inspector. Secrets never leave the process.`,
-		Example: `  lifecyclectl processes config web-7d4b9-x2x4z --given
-  lifecyclectl processes config web-7d4b9-x2x4z --contains drain`,
+		Example: `  lifecyclectl processes config web-7d4b9-x2x4z`,
 	}, cli.OfProcess, func(c *cli.Call) error {
 		answer, err := c.Processes.GetConfig(c.Context(), &operatorv1.GetConfigRequest{Id: c.Args[0]})
-		if err != nil {
-			return err
-		}
-		answer.Settings = slices.DeleteFunc(answer.GetSettings(), func(s *operatorv1.Setting) bool {
-			isLeftOut := given && s.GetSource() == "default"
-			hasText := strings.Contains(s.GetKey(), contains) || strings.Contains(s.GetSource(), contains)
-			return isLeftOut || !hasText
-		})
-		return c.Write(answer, func(t *output.Table) { configTable(t, answer) })
+		return c.Answer(answer, err, func(t *output.Table) { configTable(t, answer) })
 	})
-	cmd.Flags().BoolVar(&given, "given", false, "only keys that a file, the environment or a flag gives")
-	cmd.Flags().StringVar(&contains, "contains", "", "only keys whose name or source contains this `text`")
-	return cmd
 }
 
 // configTable lists settings, and the reloads that were refused.
@@ -250,9 +233,8 @@ func configTable(t *output.Table, answer *operatorv1.GetConfigResponse) {
 
 func logs() *cobra.Command {
 	var (
-		limit    int32
-		follow   bool
-		contains string
+		limit  int32
+		follow bool
 	)
 	cmd := cli.TextCommand(&cobra.Command{
 		Use:   "logs ID",
@@ -261,52 +243,40 @@ func logs() *cobra.Command {
 at most 1000. It needs the role inspector. With --follow it then shows each new line,
 and goes on when the process has restarted under the same id, until it is interrupted.`,
 		Example: `  lifecyclectl logs web-7d4b9-x2x4z --limit 50
-  lifecyclectl logs web-7d4b9-x2x4z --follow --contains ERROR`,
+  lifecyclectl logs web-7d4b9-x2x4z --follow`,
 	}, cli.OfProcess, func(c *cli.Call) error {
 		req := &operatorv1.GetLogsRequest{Id: c.Args[0], Limit: limit}
-		if contains != "" {
-			req.Limit = 1000
-		}
-		ctx, stop := cli.WhileRead(c.Context(), c.OutOrStdout())
-		defer stop()
-		for first := true; ; first = false {
+		read := func(ctx context.Context) (*operatorv1.GetLogsResponse, error) {
 			answer, err := c.Processes.GetLogs(ctx, req)
-			switch {
-			case ctx.Err() != nil && follow:
-				return nil
-			case err != nil && (first || !mayAnswerAgain(err)):
-				return err
+			if req.GetAfter() > 0 && connect.CodeOf(err) == connect.CodeNotFound {
+				return nil, nil //nolint:nilnil // it restarts, and has no new line
 			}
+			return answer, err
+		}
+		show := func(answer *operatorv1.GetLogsResponse) error {
 			var text []byte
 			if n := answer.GetMissed(); n > 0 {
 				text = fmt.Appendf(text, "… %d lines are not kept any more\n", n)
 			}
 			for _, l := range answer.GetLines() {
-				if strings.Contains(l.GetText(), contains) {
-					text = append(text, output.Printable(l.GetText())+"\n"...)
-				}
+				text = append(text, output.Printable(l.GetText())+"\n"...)
 				req.After = l.GetSeq()
 			}
-			if err := c.Send(text); err != nil || !follow {
-				return err
-			}
 			req.Limit = 1000
-			if !cli.Pause(ctx, cli.PollEvery/2) {
-				return nil
-			}
+			return c.Send(text)
 		}
+		if follow {
+			return cli.Watch(c, read, show)
+		}
+		answer, err := read(c.Context())
+		if err != nil {
+			return err
+		}
+		return show(answer)
 	})
-	cmd.Flags().Int32Var(&limit, "limit", 200, "at most `N`, the newest, before --contains; 1 to 1000")
-	cmd.Flags().StringVar(&contains, "contains", "", "only lines with this `text`, of all that are kept")
+	cmd.Flags().Int32Var(&limit, "limit", 200, "at most `N`, the newest; 1 to 1000")
 	cmd.Flags().BoolVar(&follow, "follow", false, "then show each new line")
 	return cmd
-}
-
-// mayAnswerAgain reports whether a process that has answered does not answer at this moment: it
-// restarts, or the server does.
-func mayAnswerAgain(err error) bool {
-	code := connect.CodeOf(err)
-	return code == connect.CodeUnavailable || code == connect.CodeNotFound || !connect.IsWireError(err)
 }
 
 func stacks() *cobra.Command {

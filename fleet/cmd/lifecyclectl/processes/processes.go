@@ -48,10 +48,9 @@ func list() *cobra.Command {
 			return err
 		}
 		if follow {
-			if err := c.RefuseWithWatch("limit", "sort"); err != nil {
-				return err
-			}
-			return watch(c, "", func(p *operatorv1.Process) bool { return diagnosis.Matches(&req, p) && selected.matches(p) })
+			return watch(c, func(ctx context.Context) (*operatorv1.ListProcessesResponse, error) {
+				return selected.processes(ctx, c, &req, 0)
+			})
 		}
 		answer, err := selected.processes(c.Context(), c, &req, limit)
 		return c.Answer(answer, err, func(t *output.Table) {
@@ -73,8 +72,9 @@ func list() *cobra.Command {
 	f.BoolVar(&req.Problems, "problems", false, "only those with which something is wrong")
 	f.StringVar(&req.Sort, "sort", "service", "`order`: service, problems or started")
 	f.IntVar(&limit, "limit", 0, "at most `N`; 0 is all")
-	f.BoolVarP(&follow, "watch", "w", false, "then show every change")
-	cli.CompleteFilters(cmd)
+	f.BoolVarP(&follow, "watch", "w", false, "then show every change; it looks every 2 s")
+	cmd.MarkFlagsMutuallyExclusive("watch", "limit")
+	cmd.MarkFlagsMutuallyExclusive("watch", "sort")
 	return cmd
 }
 
@@ -89,42 +89,46 @@ func get() *cobra.Command {
 			return err
 		}
 		if follow {
-			return watch(c, c.Args[0], nil)
+			one := selector{terms: []cli.Term{{Key: "id", Value: p.GetId()}}}
+			return watch(c, func(ctx context.Context) (*operatorv1.ListProcessesResponse, error) {
+				return one.processes(ctx, c, &operatorv1.ListProcessesRequest{Contains: p.GetId()}, 0)
+			})
 		}
 		return c.Write(p, func(t *output.Table) { processTable(t, p) })
 	})
-	cmd.Flags().BoolVarP(&follow, "watch", "w", false, "then show every change")
+	cmd.Flags().BoolVarP(&follow, "watch", "w", false, "then show every change; it looks every 2 s")
 	return cmd
 }
 
-// watch shows the wanted processes and each of their changes; nil wants all.
-func watch(c *cli.Call, id string, wanted func(*operatorv1.Process) bool) error {
+// watch shows the processes of a look and each of their changes.
+func watch(c *cli.Call, look func(context.Context) (*operatorv1.ListProcessesResponse, error)) error {
 	out := c.Rows([]string{"AT", "ID", "SERVICE", "PHASE", "READY", "UNITS"}, 20, 28, 12, 10, 9, 6)
-	show := func(kind operatorv1.WatchResponse_Kind, p *operatorv1.Process, units any) error {
-		cells := []any{time.Now().UTC().Format(time.RFC3339), p.GetId(), p.GetService(), output.State(p.GetPhase()), ReadyCell(p), units}
+	show := func(kind operatorv1.WatchResponse_Kind, p *operatorv1.Process, cells ...any) error {
+		cells = append([]any{time.Now().UTC().Format(time.RFC3339), p.GetId(), p.GetService()}, cells...)
 		return out.Add(&operatorv1.WatchProcessesResponse{Kind: kind, Process: p}, cells...)
 	}
 	changes := cli.Changes[*operatorv1.Process]{
+		Key: (*operatorv1.Process).GetId,
 		Same: func(a, b *operatorv1.Process) bool {
 			return proto.Equal(diagnosis.News(a), diagnosis.News(b))
 		},
-		Wanted: wanted,
-		Put:    func(p *operatorv1.Process) error { return show(operatorv1.WatchResponse_KIND_PUT, p, Units(p)) },
-		Gone: func(id string, _ *operatorv1.Process) error {
-			m := &operatorv1.WatchProcessesResponse{Kind: operatorv1.WatchResponse_KIND_DELETED, Process: &operatorv1.Process{Id: id}}
-			return out.Add(m, time.Now().UTC().Format(time.RFC3339), id, "", output.Faint("(gone)"), "", "")
+		Put: func(p *operatorv1.Process) error {
+			return show(operatorv1.WatchResponse_KIND_PUT, p, output.State(p.GetPhase()), ReadyCell(p), Units(p))
 		},
-		Unwanted: func(p *operatorv1.Process) error {
-			return show(operatorv1.WatchResponse_KIND_DELETED, p, output.Faint("(no longer selected)"))
+		Gone: func(id string, last *operatorv1.Process) error {
+			p, err := c.Processes.GetProcess(c.Context(), &operatorv1.GetProcessRequest{Id: id})
+			if connect.CodeOf(err) == connect.CodeNotFound {
+				return show(operatorv1.WatchResponse_KIND_DELETED, &operatorv1.Process{Id: id}, output.Faint("(gone)"), "", "")
+			}
+			if err != nil {
+				p = last
+			}
+			note := output.Faint("(no longer selected)")
+			return show(operatorv1.WatchResponse_KIND_DELETED, p, output.State(p.GetPhase()), ReadyCell(p), note)
 		},
 	}
-	ctx, stop := cli.WhileRead(c.Context(), c.OutOrStdout())
-	defer stop()
-	type stream = connect.ServerStreamForClient[operatorv1.WatchProcessesResponse]
-	return cli.Follow(ctx, c.Notices(), func(ctx context.Context) (*stream, error) {
-		return c.Processes.WatchProcesses(ctx, &operatorv1.WatchProcessesRequest{Id: id})
-	}, changes.Begin, func(m *operatorv1.WatchProcessesResponse) error {
-		return changes.Take(m.GetKind(), m.GetProcess().GetId(), m.GetProcess())
+	return cli.Watch(c, look, func(answer *operatorv1.ListProcessesResponse) error {
+		return changes.Take(answer.GetProcesses())
 	})
 }
 
@@ -136,7 +140,7 @@ func memory(p *operatorv1.Process) string {
 	case p.GetMemoryLimitBytes() == 0:
 		return fmt.Sprintf("%d MiB", p.GetMemoryBytes()>>20)
 	}
-	return fmt.Sprintf("%d/%d MiB", p.GetMemoryBytes()>>20, p.GetMemoryLimitBytes()>>20)
+	return fmt.Sprintf("%d of %d MiB", p.GetMemoryBytes()>>20, p.GetMemoryLimitBytes()>>20)
 }
 
 // InFlight returns how many requests the servers of a process handle.
@@ -246,13 +250,9 @@ func uses(p *operatorv1.Process) string {
 	if p.GetGoroutines() == 0 {
 		return ""
 	}
-	memory := fmt.Sprintf("%d MiB", p.GetMemoryBytes()>>20)
-	if limit := p.GetMemoryLimitBytes(); limit > 0 {
-		memory = fmt.Sprintf("%d of %d MiB", p.GetMemoryBytes()>>20, limit>>20)
-	}
 	files := fmt.Sprint(p.GetDescriptors())
 	if limit := p.GetDescriptorLimit(); limit > 0 {
 		files = fmt.Sprintf("%d of %d", p.GetDescriptors(), limit)
 	}
-	return fmt.Sprintf("%s of memory, %d goroutines, %d threads, %s open files", memory, p.GetGoroutines(), p.GetThreads(), files)
+	return fmt.Sprintf("%s of memory, %d goroutines, %d threads, %s open files", memory(p), p.GetGoroutines(), p.GetThreads(), files)
 }

@@ -58,11 +58,20 @@ Exit status: 0 when no request was lost, 1 when one was or the proof failed.`,
 			}
 			o.Target = args[0]
 			if o.Image == "" {
-				version, _ := cli.Built()
-				o.Image = publishedImage(version)
+				o.Image = publishedImage(cli.Version())
 			}
-			o.Ask = func(what string) error { return agree.Ask(cmd, what) }
-			report, err := withProgress(cmd, o)
+			shown := cli.Begin(cmd.ErrOrStderr(), "reading the cluster")
+			o.Now = func(text string) { shown.Say("%s", text) }
+			o.Step = func(text string) {
+				shown.End()
+				fmt.Fprintf(cmd.ErrOrStderr(), "%s\n", output.Printable(text))
+			}
+			o.Ask = func(what string) error {
+				shown.End()
+				return agree.Ask(cmd, what)
+			}
+			report, err := Run(cmd.Context(), o)
+			shown.End()
 			if err != nil {
 				return err
 			}
@@ -89,7 +98,6 @@ Exit status: 0 when no request was lost, 1 when one was or the proof failed.`,
 	f.StringVar(&o.Get, "get", "/", "`path` of the HTTP/1.1 requests")
 	f.StringVar(&o.Post, "post", "/", "`path` of the HTTP/2 requests; empty sends none")
 	f.StringVar(&o.Stream, "stream", "", "`path` of a stream of events; empty opens none")
-	f.IntVar(&o.Clients, "clients", 8, "`number` of clients of each kind; three times as many keep connections")
 	f.DurationVar(&o.Timeout, "timeout", 20*time.Minute, "the maximum `time` of the whole proof")
 	f.StringVarP(&format, "output", "o", "text", "`format` of the report: text or json")
 	agree.Register(cmd)
@@ -105,35 +113,6 @@ func publishedImage(version string) string {
 		return ""
 	}
 	return "ghcr.io/pleme-io/lifecyclectl:" + number
-}
-
-// withProgress shows what happens: on a terminal also from second to second.
-func withProgress(cmd *cobra.Command, o Options) (*Report, error) {
-	w := cmd.ErrOrStderr()
-	var shown *cli.Progress
-	o.Now = func(text string) {
-		if shown == nil {
-			shown = cli.Begin(w, text)
-		}
-		shown.Say("%s", text)
-	}
-	hide := func() {
-		if shown != nil {
-			shown.End()
-			shown = nil
-		}
-	}
-	defer func() { hide() }()
-	o.Step = func(text string) {
-		hide()
-		fmt.Fprintf(w, "%s\n", output.Printable(text))
-	}
-	ask := o.Ask
-	o.Ask = func(what string) error {
-		hide()
-		return ask(what)
-	}
-	return Run(cmd.Context(), o)
 }
 
 // runLoad returns what the Job of a proof runs. People do not call it.

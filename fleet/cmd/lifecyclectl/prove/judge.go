@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strings"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -66,8 +65,8 @@ var causes = []string{crashed, killed, failedStop, noEndpoint, arrival, cutShort
 // attribute names the pod on which a request was probably lost, and why. A client
 // sees only the Service's address, so the pod is the one whose stop was the latest.
 // How the container ended is evidence, and comes before what the client saw.
-func attribute(l lostRequest, pods []Pod, none bool) (*Pod, string) {
-	at := l.at()
+func attribute(l load.Loss, pods []Pod, none bool) (*Pod, string) {
+	at := l.At()
 	var on *Pod
 	var latest time.Time
 	isCrash := false
@@ -137,8 +136,6 @@ func near(at, from, end time.Time) bool {
 // near them say how many to expect. A loss that the end of a container proves stays.
 func (p *proof) baselines(losses []Loss, pods []Pod) {
 	quiet, busy := p.shares(pods)
-	type count struct{ far, near int }
-	counts := map[string]*count{}
 	key := func(l Loss) string {
 		if l.How == string(load.Status) {
 			return l.Why
@@ -146,74 +143,48 @@ func (p *proof) baselines(losses []Loss, pods []Pod) {
 		return l.How
 	}
 	isProven := func(l Loss) bool { return slices.Contains([]string{crashed, killed, failedStop, noEndpoint}, l.Cause) }
+	far, near := map[string]float64{}, map[string]float64{}
 	for _, l := range losses {
-		c := counts[key(l)]
-		if c == nil {
-			c = new(count)
-			counts[key(l)] = c
-		}
 		switch {
 		case l.Cause == unknown:
-			c.far++
+			far[key(l)]++
 		case !isProven(l):
-			c.near++
+			near[key(l)]++
 		}
 	}
 	for i, l := range losses {
-		c := counts[key(l)]
-		expected := float64(c.far) * busy.Seconds() / quiet.Seconds()
+		expected := far[key(l)] * busy / quiet
 		// Two standard deviations of what chance makes of the expectation, and one loss.
-		if isChance := float64(c.near) <= expected+2*math.Sqrt(expected)+1; c.far > 0 && isChance && !isProven(l) && l.Cause != unknown {
-			losses[i] = Loss{
-				Kind: l.Kind, How: l.How, Why: l.Why, Kept: l.Kept, Idle: l.Idle, Waited: l.Waited, Step: l.Step, Cause: unknown, At: l.At,
-				nearAStop: true,
-			}
+		isChance := far[key(l)] > 0 && near[key(l)] <= expected+2*math.Sqrt(expected)+1
+		if isChance && !isProven(l) && l.Cause != unknown {
+			l.Cause, l.Pod, l.AfterDeletion, l.AfterEnd, l.nearAStop = unknown, "", nil, nil, true
+			losses[i] = l
 		}
 	}
 }
 
-// shares returns how long the load ran without a stop or a start near it, and with one.
-func (p *proof) shares(pods []Pod) (quiet, busy time.Duration) {
-	type span struct{ from, to time.Time }
-	var spans []span
-	for _, pod := range pods {
-		for _, r := range pod.Restarts {
-			spans = append(spans, span{r.At.Add(-seenLate), r.At.Add(linger)})
-		}
-		if end := pod.Ended; !pod.Deleted.IsZero() {
+// shares returns how many tenths of a second the load ran without a stop or a start near it, and
+// with one.
+func (p *proof) shares(pods []Pod) (quiet, busy float64) {
+	isNear := func(at time.Time) bool {
+		return slices.ContainsFunc(pods, func(pod Pod) bool {
+			end := pod.Ended
 			if end.IsZero() {
 				end = p.ended
 			}
-			spans = append(spans, span{pod.Deleted.Add(-seenLate), end.Add(linger)})
-		}
-		if !pod.Ready.IsZero() {
-			spans = append(spans, span{pod.Ready.Add(-seenLate), pod.Ready.Add(newFor)})
-		}
+			isRestart := func(r Restart) bool { return near(at, r.At, r.At) }
+			isNew := !pod.Ready.IsZero() && at.After(pod.Ready.Add(-seenLate)) && at.Before(pod.Ready.Add(newFor))
+			return isNew || !pod.Deleted.IsZero() && near(at, pod.Deleted, end) || slices.ContainsFunc(pod.Restarts, isRestart)
+		})
 	}
-	slices.SortFunc(spans, func(x, y span) int { return x.from.Compare(y.from) })
-	at := p.began
-	for _, s := range spans {
-		from, to := latest(s.from, at), earliest(s.to, p.ended)
-		if to.After(from) {
-			busy += to.Sub(from)
-			at = to
+	for at := p.began; at.Before(p.ended); at = at.Add(100 * time.Millisecond) {
+		if isNear(at) {
+			busy++
+		} else {
+			quiet++
 		}
 	}
-	return max(p.ended.Sub(p.began)-busy, time.Second), busy
-}
-
-func latest(x, y time.Time) time.Time {
-	if x.After(y) {
-		return x
-	}
-	return y
-}
-
-func earliest(x, y time.Time) time.Time {
-	if x.Before(y) {
-		return x
-	}
-	return y
+	return max(quiet, 10), busy
 }
 
 // judge groups the losses by cause, and names the line that prevents each.
@@ -286,9 +257,9 @@ var programCauses = map[string]struct{ what, reason, fix string }{
 
 func (p *proof) finding(cause string, g *group, pods []Pod) Finding {
 	if say, ok := programCauses[cause]; ok {
-		f := Finding{Rule: cause, Fix: "no line of the manifest helps: " + say.fix}
-		if proxy := p.proxyAdvice(); proxy != "" && cause != answered {
-			f.Fix = say.fix + "; " + proxy
+		f := Finding{Rule: cause, Fix: say.fix}
+		if cause != answered {
+			f.Fix += p.proxyAdvice()
 		}
 		f.Reason = fmt.Sprintf(say.reason, number(g.count, say.what), g.example) + g.evidence()
 		if cause == answered {
@@ -308,11 +279,8 @@ func (p *proof) finding(cause string, g *group, pods []Pod) Finding {
 		return p.killFinding(lost, g, pods)
 	case failedStop:
 		f := Finding{Rule: cause, Reason: fmt.Sprintf("the container failed during its stop, with %s open: %s%s", lost, g.example, g.evidence())}
-		f.Fix = "no line of the manifest helps: the program has to end with 0 once its requests have their answers; " +
-			"a main function that returns, or fails, when its listener closes ends before that"
-		if proxy := p.proxyAdvice(); proxy != "" {
-			f.Fix = strings.TrimPrefix(f.Fix, "no line of the manifest helps: ") + "; " + proxy
-		}
+		f.Fix = "the program has to end with 0 once its requests have their answers; " +
+			"a main function that returns, or fails, when its listener closes ends before that" + p.proxyAdvice()
 		if g.pod.Reason == outOfMemory {
 			f.Path = containerPath(p.at) + ".resources.limits.memory"
 			f.Fix = "set resources.limits.memory to more than a stop needs, or make the program need less"
@@ -348,15 +316,12 @@ func (g *group) evidence() string {
 }
 
 // ending describes the end of a container.
-func ending(code int, reason, said string) string {
+func ending(code int, reason, last string) string {
 	text := fmt.Sprintf("with exit status %d", code)
 	if reason == outOfMemory {
 		text += " (" + reason + ")"
 	}
-	if said != "" {
-		text += fmt.Sprintf(", and its last line was %q", said)
-	}
-	return text
+	return text + said(last)
 }
 
 // crashFinding is about containers that ended without a deletion of their pods.
@@ -404,11 +369,11 @@ func (p *proof) killFinding(lost string, g *group, pods []Pod) Finding {
 		}
 		if pod.wasKilled() {
 			f.Rule, f.Path, f.Value = "stop-signal-ignored", p.d.signalless(p.at), ""
-			f.Reason += fmt.Sprintf("; with a grace of %d s pod %s did not end either%s", pod.Grace, pod.Name, said(pod))
+			f.Reason += fmt.Sprintf("; with a grace of %d s pod %s did not end either%s", pod.Grace, pod.Name, said(pod.Said))
 			f.Fix = "no grace helps: the program has to end at SIGTERM. A shell does not pass the signal on, " +
 				"and the first process of a container gets no signal that it has no handler for: run the program under an init, such as lifecycle-run"
-			if g.kept && p.proxyAdvice() != "" {
-				f.Fix += " with --proxy (config.proxy of the chart), which also says goodbye to kept connections"
+			if g.kept {
+				f.Fix += p.proxyAdvice()
 			}
 			if f.Path != "" {
 				f.Fix = "begin the last command of the shell's script with exec, or start the program without a shell: a shell does not pass SIGTERM on"
@@ -419,32 +384,30 @@ func (p *proof) killFinding(lost string, g *group, pods []Pod) Finding {
 		want = int(math.Ceil(took.Seconds())) + margin
 		f.Reason += fmt.Sprintf("; with a grace of %d s pod %s ended by itself after %s", pod.Grace, pod.Name, clock(took))
 	}
-	if window := s.sleep + s.drain.value; window.Seconds() >= float64(want-margin) {
-		want = int(math.Ceil(window.Seconds())) + grace
+	if s.sleep.Seconds() >= float64(want-margin) {
+		want = int(math.Ceil(s.sleep.Seconds())) + grace
 	}
 	f.Want = fmt.Sprint(want)
 	f.Fix = fmt.Sprintf("set terminationGracePeriodSeconds to more than a stop takes, such as %d, or make the program end sooner", want)
 	return f
 }
 
-// proxyAdvice says how lifecycle-run says goodbye in the place of a program. It is "" when the
-// manifest shows that it does already or that the program is an App, and for a port that speaks
-// TLS, which the proxy does not.
+// proxyAdvice is the end of a fix that lifecycle-run can do in the place of a program. Its proxy
+// does not speak TLS.
 func (p *proof) proxyAdvice() string {
-	switch by := p.d.lifecycleOf(p.at); {
-	case speaksTLS(p.port), by == ofLibrary, by == ofProxy:
+	if speaksTLS(p.port) {
 		return ""
-	case by == ofRun:
-		return "lifecycle-run does so in its place with --proxy (config.proxy of the chart), unless that is set"
 	}
-	return "lifecycle-run with --proxy in front of it (command and config.proxy of the chart) does so in its place"
+	return "; for a program that is not an App, lifecycle-run with --proxy in front of it " +
+		"(command and config.proxy of the chart) does so in its place"
 }
 
-func said(pod Pod) string {
-	if pod.Said == "" {
+// said quotes a last line, "" for none.
+func said(line string) string {
+	if line == "" {
 		return ""
 	}
-	return fmt.Sprintf(", and its last line was %q", pod.Said)
+	return fmt.Sprintf(", and its last line was %q", line)
 }
 
 func (p *proof) noEndpoint(lost string) Finding {
@@ -472,43 +435,31 @@ func (p *proof) noEndpoint(lost string) Finding {
 	return f
 }
 
-// windowFinding names the number that keeps a stopping pod's server open for long
-// enough, in the preStop hook or in the program's own drain window.
+// windowFinding names the number that keeps a stopping pod's server open for long enough.
 func (p *proof) windowFinding(g *group, lost string) Finding {
 	s := p.d.stopOf(p.at)
 	need := int(math.Ceil(g.last.Seconds())) + margin
 	reason := fmt.Sprintf("%s reached stopping pods that took no new connection any more, from %s to %s after the deletion: the Service still sent them there",
 		lost, clock(g.first), clock(g.last))
 	f := Finding{Path: s.path, Reason: reason + g.evidence()}
-	window := s.sleep + s.drain.value
-	isTold := s.known || s.drain.path != ""
-	if endedIn := g.soonest; isTold && endedIn >= 0 && endedIn < window-time.Second {
+	if endedIn := g.soonest; s.known && endedIn >= 0 && endedIn < s.sleep-time.Second {
 		// A longer wait would not be kept either.
-		f.Rule = "window-not-kept"
-		f.Value = window.String()
-		f.Fix = fmt.Sprintf("find out why the container ended after %s, within a window of %v", clock(endedIn), window)
-		if s.drain.path != "" {
-			f.Path = s.drain.path
-			f.Fix += fmt.Sprintf(": perhaps the program does not read %s", s.drain.name)
-		}
+		f.Rule, f.Value = "window-not-kept", s.sleep.String()
+		f.Fix = fmt.Sprintf("find out why the container ended after %s, within a hook of %v", clock(endedIn), s.sleep)
 		return f
 	}
 	longer := func(by time.Duration) string {
 		return fmt.Sprintf("; then terminationGracePeriodSeconds, which is %d, has to be %d or more", p.d.grace(), p.d.grace()+int(math.Ceil(by.Seconds())))
 	}
 	switch {
-	case s.drain.path != "":
-		need = max(need-int(s.sleep.Seconds()), int(s.drain.value.Seconds())+margin)
-		want := time.Duration(need) * time.Second
-		f.Rule, f.Path, f.Value, f.Want = "drain-window-too-short", s.drain.path, s.drain.value.String(), want.String()
-		f.Fix = fmt.Sprintf("set %s (%s) to %v or more%s", s.drain.path, s.drain.name, want, longer(want-s.drain.value))
-	case s.known:
-		need = max(need, int(s.sleep.Seconds())+margin)
-		f.Rule, f.Value, f.Want = "prestop-too-short", fmt.Sprint(int(s.sleep.Seconds())), fmt.Sprint(need)
-		f.Fix = fmt.Sprintf("set %s to %d or more%s", s.path, need, longer(time.Duration(need)*time.Second-s.sleep))
 	case s.hook:
+		need = max(need, int(s.sleep.Seconds())+margin)
 		f.Rule, f.Want = "prestop-too-short", fmt.Sprint(need)
-		f.Fix = fmt.Sprintf("make the hook at %s take %d s or more%s", s.path, need, longer(time.Duration(need)*time.Second))
+		if s.known {
+			f.Value = fmt.Sprint(int(s.sleep.Seconds()))
+		}
+		more := time.Duration(need)*time.Second - s.sleep
+		f.Fix = fmt.Sprintf("make the hook at %s take %d s or more%s", s.path, need, longer(more))
 	case g.first > time.Second && (g.soonest < 0 || g.soonest >= time.Second):
 		f.Rule, f.Want = "drain-window-too-short", fmt.Sprintf("%ds", need)
 		f.Path = ""

@@ -1,22 +1,18 @@
 package prove
 
 import (
-	"encoding/json"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
 	"go.uber.org/goleak"
-	authv1 "k8s.io/api/authorization/v1"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // fake is a kubectl that answers from the files of a folder. The files
-// get-deployments.apps, get-services … have the output of "get", and the file reviews has
-// the user's permissions. With a file error every call fails with its text, and with a
+// get-deployments.apps, get-services … have the output of "get". With a file error every call fails with its text, and with a
 // file hang every call hangs. The file logs has what the load prints. The file calls lists
 // the calls.
 type fake struct {
@@ -26,7 +22,7 @@ type fake struct {
 
 const script = `#!/bin/sh
 cd "${0%/*}" || exit 1
-case "$*" in *"config view"*namespace*) echo team; exit ;; *"config view"*) echo https://10.0.0.9:6443; exit ;; esac
+case "$*" in *"config view"*) echo team; exit ;; esac
 echo "$*" >>calls
 [ ! -e hang ] || exec sleep 60
 if [ -e error ]; then cat error >&2; exit 1; fi
@@ -37,17 +33,13 @@ get)
 	echo "Error from server (NotFound): $4 not found" >&2
 	exit 1 ;;
 create)
-	asked=$(cat)
-	case $asked in *SelfSubjectAccessReview*) cat reviews; exit ;; esac
-	if [ -e create-error ]; then cat create-error >&2; exit 1; fi
-	echo "$asked" ;;
+	if [ -e create-error ]; then cat create-error >&2; exit 1; fi ;;
 logs)
 	cat logs ;;
 esac
 `
 
-// newFake puts it in front of PATH, with a sound Deployment, its Service and its
-// endpoint.
+// newFake puts it in front of PATH, with a sound Deployment and its Service.
 func newFake(t *testing.T) *fake {
 	t.Helper()
 	f := &fake{t, t.TempDir()}
@@ -55,10 +47,8 @@ func newFake(t *testing.T) *fake {
 		t.Fatal(err)
 	}
 	t.Setenv("PATH", f.folder+string(os.PathListSeparator)+os.Getenv("PATH"))
-	f.deny()
 	f.set("get-deployments.apps", webDeployment)
 	f.set("get-services", `{"items": [`+webService+`]}`)
-	f.set("get-endpointslices.discovery.k8s.io", `{"items": [{"endpoints": [{"conditions": {"ready": true}}]}]}`)
 	f.set("get-pods", `{"items": []}`)
 	return f
 }
@@ -90,22 +80,6 @@ func (f *fake) change(name, old, new string) {
 func (f *fake) calls() string {
 	text, _ := os.ReadFile(filepath.Join(f.folder, "calls")) // there may be none
 	return string(text)
-}
-
-// deny lets the user do everything but these verbs.
-func (f *fake) deny(verbs ...string) {
-	f.t.Helper()
-	var answers strings.Builder
-	for _, r := range rights("deployments.apps") {
-		var q authv1.SelfSubjectAccessReview
-		q.Spec.ResourceAttributes, q.Status.Allowed = &r, !slices.Contains(verbs, r.Verb)
-		text, err := json.Marshal(q)
-		if err != nil {
-			f.t.Fatal(err)
-		}
-		answers.Write(append(text, '\n'))
-	}
-	f.set("reviews", answers.String())
 }
 
 func (f *fake) remove(name string) {

@@ -5,8 +5,6 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"fmt"
-	"maps"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,6 +13,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/cli"
 	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/prove/load"
@@ -147,10 +146,8 @@ func (d *workload) usable(i int) error {
 	case rolling.Type == string(appsv1.OnDeleteStatefulSetStrategyType), rolling.RollingUpdate.Partition > 0:
 		return cli.Fail(cli.ExitUsage, "%s would not replace all of its pods: spec.updateStrategy is OnDelete, or has a partition", d).
 			Hint("set spec.updateStrategy to {type: RollingUpdate} for the proof")
-	case d.isDaemonSet() && d.replicas() == 0:
-		return cli.Fail(cli.ExitUsage, "%s runs on no node: there is no pod to prove", d)
 	case d.replicas() == 0:
-		return cli.Fail(cli.ExitUsage, "%s has spec.replicas 0: there is no pod to prove", d)
+		return cli.Fail(cli.ExitUsage, "%s has 0 replicas: there is no pod to prove", d)
 	case d.available() < d.replicas():
 		return cli.Fail(cli.ExitUsage, "%s has %d of %d replicas available: prove starts only when all are", d, d.available(), d.replicas()).
 			Hint("kubectl rollout status %s", d)
@@ -168,28 +165,22 @@ func (s service) isHeadless() bool {
 
 // selects reports whether the Service sends requests to the workload's pods.
 func (s *service) selects(d *workload) bool {
-	for k, v := range s.Spec.Selector {
-		if d.Spec.Template.Labels[k] != v {
-			return false
-		}
-	}
-	return len(s.Spec.Selector) > 0
+	selector := labels.SelectorFromSet(s.Spec.Selector)
+	return len(s.Spec.Selector) > 0 && selector.Matches(labels.Set(d.Spec.Template.Labels))
 }
 
 // choose returns the Service with this name, or the only one for the
 // workload that balances: a StatefulSet has a headless one too.
 func choose(all []service, name string, d *workload) (*service, error) {
-	labels := pairs(d.Spec.Template.Labels)
+	its := labels.FormatLabels(d.Spec.Template.Labels)
 	if name != "" {
 		i := slices.IndexFunc(all, func(s service) bool { return s.Name == name })
 		switch {
 		case i < 0:
 			return nil, cli.Fail(cli.ExitNotFound, "there is no service/%s in this namespace", name)
-		case len(all[i].Spec.Selector) == 0:
-			return nil, cli.Fail(cli.ExitUsage, "service/%s has no spec.selector, so it sends no request to the pods of %s", name, d)
 		case !all[i].selects(d):
 			return nil, cli.Fail(cli.ExitUsage, "service/%s does not select the pods of %s: its spec.selector is %s, and their labels are %s",
-				name, d, pairs(all[i].Spec.Selector), labels)
+				name, d, labels.FormatLabels(all[i].Spec.Selector), its)
 		}
 		return &all[i], nil
 	}
@@ -199,7 +190,7 @@ func choose(all []service, name string, d *workload) (*service, error) {
 	}
 	switch len(all) {
 	case 0:
-		return nil, cli.Fail(cli.ExitUsage, "no Service in this namespace selects the pods of %s, whose labels are %s", d, labels)
+		return nil, cli.Fail(cli.ExitUsage, "no Service in this namespace selects the pods of %s, whose labels are %s", d, its)
 	case 1:
 		return &all[0], nil
 	}
@@ -251,39 +242,18 @@ func speaksTLS(p corev1.ServicePort) bool {
 	return p.Name == "https" || strings.HasPrefix(p.Name, "https-") || p.Port == 443 || p.Port == 8443
 }
 
-func pairs(m map[string]string) string {
-	var b []string
-	for _, k := range slices.Sorted(maps.Keys(m)) {
-		b = append(b, k+"="+m[k])
-	}
-	if len(b) == 0 {
-		return "empty"
-	}
-	return strings.Join(b, ",")
-}
-
 // stop is how the manifest begins a pod's end.
 type stop struct {
 	path  string // of the preStop hook, or where one belongs
 	hook  bool
 	sleep time.Duration // of the hook, when it is known
 	known bool
-	drain setting // the program's own drain window, when the manifest has it
 }
-
-// setting is a line of the manifest that sets a duration.
-type setting struct {
-	path  string
-	name  string
-	value time.Duration
-}
-
-var drainName = regexp.MustCompile(`(?i)drain[-_.]?(interval|window|delay|seconds|time|period)|(shutdown|termination)[-_.]?delay`)
 
 // stopOf reads the container's part of a stop.
 func (d *workload) stopOf(i int) stop {
 	c := d.Spec.Template.Spec.Containers[i]
-	s := stop{path: containerPath(i) + ".lifecycle.preStop", drain: drainOf(c, containerPath(i))}
+	s := stop{path: containerPath(i) + ".lifecycle.preStop"}
 	if c.Lifecycle == nil || c.Lifecycle.PreStop == nil {
 		return s
 	}
@@ -311,77 +281,6 @@ func (d *workload) signalless(i int) string {
 		return containerPath(i) + ".args"
 	}
 	return containerPath(i) + ".command"
-}
-
-// What a manifest shows of lifecycle in a container.
-const (
-	ofLibrary = "library" // settings of an App
-	ofRun     = "run"     // lifecycle-run without a proxy, unless a file or the image sets it
-	ofProxy   = "proxy"   // lifecycle-run with its proxy
-)
-
-var (
-	runSetting = regexp.MustCompile(`^LIFECYCLE(CTL)?_RUN_`)
-	runProxy   = regexp.MustCompile(`^LIFECYCLE(CTL)?_RUN_PROXY$|^--?proxy(=|$)`)
-	appSetting = regexp.MustCompile(`^([A-Z0-9_]+_)?LIFECYCLE_[A-Z_]+$|^--?lifecycle[.]`)
-)
-
-// lifecycleOf returns what the manifest shows of lifecycle in the container, "" for nothing.
-func (d *workload) lifecycleOf(i int) string {
-	c := d.Spec.Template.Spec.Containers[i]
-	words := slices.Concat(c.Command, c.Args)
-	_, prefix := cmdline.Wrapped(words)
-	names := slices.Clone(words[cmdline.Program(words):])
-	if end := slices.Index(names, "--"); end >= 0 {
-		names = names[:end] // the words behind it are the program's
-	}
-	for _, e := range c.Env {
-		names = append(names, e.Name)
-	}
-	isRun := prefix != "" || slices.ContainsFunc(names, runSetting.MatchString)
-	switch {
-	case isRun && slices.ContainsFunc(names, runProxy.MatchString):
-		return ofProxy
-	case isRun:
-		return ofRun
-	case slices.ContainsFunc(names, appSetting.MatchString):
-		return ofLibrary
-	}
-	return ""
-}
-
-// drainOf finds the program's own drain window among its variables and arguments.
-func drainOf(c corev1.Container, path string) (found setting) {
-	take := func(name, value, path string) {
-		if v, ok := duration(value); ok && drainName.MatchString(name) {
-			found = setting{path, strings.TrimLeft(name, "-"), v}
-		}
-	}
-	for i, e := range c.Env {
-		take(e.Name, e.Value, fmt.Sprintf("%s.env[%d].value", path, i))
-	}
-	for field, words := range map[string][]string{"args": c.Args, "command": c.Command} {
-		for i, w := range words {
-			if name, value, ok := strings.Cut(w, "="); ok {
-				take(name, value, fmt.Sprintf("%s.%s[%d]", path, field, i))
-			} else if i+1 < len(words) {
-				take(w, words[i+1], fmt.Sprintf("%s.%s[%d]", path, field, i+1))
-			}
-		}
-	}
-	return found
-}
-
-// duration reads 5s, or a number of seconds; off is 0.
-func duration(text string) (time.Duration, bool) {
-	if text == "off" {
-		return 0, true
-	}
-	if n, err := strconv.ParseFloat(text, 64); err == nil {
-		return time.Duration(n * float64(time.Second)), true
-	}
-	d, err := time.ParseDuration(text)
-	return d, err == nil
 }
 
 type object = map[string]any
@@ -448,21 +347,15 @@ const Command = "prove-load"
 // awaitJob waits until the Job's container runs and returns the pod's name.
 func (p *proof) awaitJob(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, jobStart, cli.Fail(cli.ExitFindings, "job/%s: its pod did not run within %v", p.job, jobStart).
-		Hint("kubectl -n %s describe job %s", p.k.namespace, p.job))
+		Hint("kubectl -n %s get events says why", p.k.namespace))
 	defer cancel()
-	began := time.Now()
 	for {
 		var pods list[corev1.Pod]
 		if err := p.k.get(ctx, &pods, "pods", "--selector", jobLabel+"="+p.job); err != nil {
 			return "", causeOr(ctx, err)
 		}
-		if len(pods.Items) == 0 && time.Since(began) > 10*time.Second {
-			if said := p.jobEvents(ctx); said != "" {
-				return "", cli.Fail(cli.ExitFindings, "job/%s: the cluster does not create its pod: %s", p.job, said)
-			}
-		}
 		for _, pod := range pods.Items {
-			if err := startFault(pod, p.opts.Image, time.Since(began)); err != nil {
+			if err := startFault(pod, p.opts.Image); err != nil {
 				return "", err
 			}
 			for _, c := range pod.Status.ContainerStatuses {
@@ -477,50 +370,24 @@ func (p *proof) awaitJob(ctx context.Context) (string, error) {
 	}
 }
 
-// startFault says why the pod of the load will not start. A cluster may first have to
-// add a node.
-func startFault(pod corev1.Pod, image string, waited time.Duration) error {
-	for _, c := range pod.Status.Conditions {
-		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && waited > time.Minute {
-			return cli.Fail(cli.ExitFindings, "pod/%s of the load has no node: %s", pod.Name, c.Message)
-		}
-	}
+// startFault says why the container of the load does not run, nil while it may still start.
+func startFault(pod corev1.Pod, image string) error {
 	for _, c := range pod.Status.ContainerStatuses {
+		why := ""
 		if end := c.State.Terminated; end != nil {
-			said := strings.TrimSpace(end.Reason + " " + end.Message)
-			return cli.Fail(cli.ExitFindings, "image %s did not run as the load: exit status %d, %s", image, end.ExitCode, said).
-				Hint("it has to be an image whose entry point is this version of lifecyclectl; give it with --image")
+			why = fmt.Sprintf("exit status %d, %s %s", end.ExitCode, end.Reason, end.Message)
 		}
-		wait := c.State.Waiting
-		if wait == nil {
-			continue
+		mayStart := []string{"", "ContainerCreating", "PodInitializing"}
+		if wait := c.State.Waiting; wait != nil && !slices.Contains(mayStart, wait.Reason) {
+			why = wait.Reason + ": " + wait.Message
 		}
-		switch wait.Reason {
-		case "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError", "RegistryUnavailable":
-			return cli.Fail(cli.ExitFindings, "image %s cannot be pulled (%s): %s", image, wait.Reason, wait.Message).
-				Hint("use --image to name an image of lifecyclectl that the cluster can pull")
-		case "CreateContainerConfigError", "CreateContainerError", "RunContainerError":
-			return cli.Fail(cli.ExitFindings, "image %s cannot run (%s): %s", image, wait.Reason, wait.Message).
-				Hint("it has to be an image whose entry point is this version of lifecyclectl; give it with --image")
+		if why != "" {
+			return cli.Fail(cli.ExitFindings, "image %s does not run as the load: %s", image, strings.TrimSpace(why)).
+				Hint("it has to be an image that the cluster can pull, and whose entry point is this version of lifecyclectl; " +
+					"give it with --image")
 		}
 	}
 	return nil
-}
-
-// jobEvents returns the latest warning about the Job; "" when there is none, or no
-// permission to read it.
-func (p *proof) jobEvents(ctx context.Context) string {
-	var events list[corev1.Event]
-	if err := p.k.get(ctx, &events, "events", "--field-selector", "involvedObject.kind=Job,involvedObject.name="+p.job); err != nil {
-		return ""
-	}
-	said := ""
-	for _, e := range events.Items {
-		if e.Type == corev1.EventTypeWarning {
-			said = e.Message
-		}
-	}
-	return said
 }
 
 // causeOr returns the cause with which ctx ended when that is a *cli.Failure,

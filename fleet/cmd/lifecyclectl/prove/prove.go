@@ -1,6 +1,6 @@
-// Package prove puts a workload (a Deployment, a StatefulSet or a DaemonSet) to the test on its own cluster: a Job sends requests
-// through its Service while its pods are rolled, scaled and deleted, and every request
-// is accounted for. It asks the cluster through kubectl.
+// Package prove puts a workload (a Deployment, a StatefulSet or a DaemonSet) to the test on
+// its own cluster: a Job sends requests through its Service while its pods are rolled, scaled
+// and deleted, and every request is accounted for. It asks the cluster through kubectl.
 //
 // Begin at [Run]: objects.go has the workload, its Service and the Job that sends the
 // requests, watch.go what the cluster and the load do meanwhile, and judge.go what became of
@@ -21,34 +21,18 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/cli"
 	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/prove/load"
 )
 
-// Options say what to prove, and how.
+// Options say what to prove, and how: the argument and the flags of the command.
 type Options struct {
-	// Target is the workload, as deployment/NAME, statefulset/NAME or daemonset/NAME.
-	Target string
-	// Namespace, Context and Kubeconfig are kubectl's. Without a namespace it is the
-	// context's.
+	Target                         string
 	Namespace, Context, Kubeconfig string
-	// Service is the name of the Service; not needed when only one selects the pods.
-	Service string
-	// Port is the name or the number of the Service's port; not needed when only one
-	// is for HTTP.
-	Port string
-	// Image is an image whose entry point is this version of lifecyclectl.
-	Image string
-	// Get, Post and Stream are the paths that the load asks for. An empty Post leaves out
-	// the clients of HTTP/2, and an empty Stream leaves out the clients of streams.
-	Get, Post, Stream string
-	// Clients is the number of clients of each kind. Defaults to 8.
-	Clients int
-	// Timeout bounds the proof. Defaults to 20 minutes.
-	Timeout time.Duration
+	Service, Port, Image           string
+	Get, Post, Stream              string
+	Timeout                        time.Duration // defaults to 20 minutes
 
 	// Ask asks the user whether to go on with a workload that does not have the
 	// label. An error ends the proof.
@@ -62,10 +46,10 @@ type Options struct {
 // The times of a proof. The load before and after the steps shows what the service loses
 // without them.
 const (
-	baseline  = 10 * time.Second // of load before anything is touched
-	between   = 2 * time.Second  // one step and the next
-	afterward = 10 * time.Second // of load after the last step
-	maxWait   = 60 * time.Second // for an API server or a load that does not answer meanwhile
+	baseline  = 10 * time.Second            // of load before anything is touched
+	between   = 2 * time.Second             // one step and the next
+	afterward = load.AnswerIn + time.Second // of load after the last step, whose requests then have their outcome
+	maxWait   = 60 * time.Second            // for a load that does not answer meanwhile
 )
 
 // list is any list of objects.
@@ -115,7 +99,6 @@ func Run(ctx context.Context, o Options) (report *Report, err error) {
 	if o.Kubeconfig != "" {
 		p.k.flags = append(p.k.flags, "--kubeconfig", o.Kubeconfig)
 	}
-	p.opts.Now("reading the cluster")
 	if err := p.findNamespace(ctx); err != nil {
 		return nil, err
 	}
@@ -152,9 +135,6 @@ func (p *proof) findNamespace(ctx context.Context) error {
 
 // look reads the cluster, and refuses what cannot be proven.
 func (p *proof) look(ctx context.Context, resource, name string) error {
-	if err := p.permitted(ctx, resource); err != nil {
-		return err
-	}
 	d, err := p.workload(ctx, resource, name)
 	if err != nil {
 		return err
@@ -171,38 +151,12 @@ func (p *proof) look(ctx context.Context, resource, name string) error {
 		return err
 	}
 	p.at = d.serving(p.port)
-	var endpoints list[discoveryv1.EndpointSlice]
-	if err := p.k.get(ctx, &endpoints, "endpointslices.discovery.k8s.io", "--selector", "kubernetes.io/service-name="+p.svc.Name); err != nil {
-		return err
-	}
-	ready := 0
-	for _, s := range endpoints.Items {
-		for _, e := range s.Endpoints {
-			if isReady(e) {
-				ready++
-			}
-		}
-	}
-	if ready == 0 {
-		return cli.Fail(cli.ExitUsage, "service/%s has no ready endpoint: its spec.selector is %s, and its EndpointSlices list no ready pod",
-			p.svc.Name, pairs(p.svc.Spec.Selector)).
-			Hint("kubectl -n %s get endpointslices -l kubernetes.io/service-name=%s", p.k.namespace, p.svc.Name)
-	}
 	return d.usable(p.at)
 }
 
 func (p *proof) workload(ctx context.Context, resource, name string) (*workload, error) {
 	d := &workload{resource: resource}
-	if err := p.k.get(ctx, d, resource, name); err != nil {
-		var e *cli.Failure
-		if errors.As(err, &e) && e.Status == cli.ExitNotFound {
-			d.Name = name
-			missing := cli.Fail(cli.ExitNotFound, "there is no %s in namespace %s", d, p.k.namespace)
-			return nil, missing.Hint("kubectl -n %s get %s", p.k.namespace, strings.TrimSuffix(resource, ".apps"))
-		}
-		return nil, err
-	}
-	return d, nil
+	return d, p.k.get(ctx, d, resource, name)
 }
 
 func (p *proof) consent() error {
@@ -221,12 +175,11 @@ func (p *proof) consent() error {
 func (p *proof) run(ctx context.Context) (*Report, error) {
 	defer p.clean(ctx)
 	plan := load.Plan{
-		Addr:    net.JoinHostPort(p.svc.Spec.ClusterIP, fmt.Sprint(p.port.Port)),
-		TLS:     speaksTLS(p.port),
-		Get:     p.opts.Get,
-		Post:    p.opts.Post,
-		Stream:  p.opts.Stream,
-		Clients: p.opts.Clients,
+		Addr:   net.JoinHostPort(p.svc.Spec.ClusterIP, fmt.Sprint(p.port.Port)),
+		TLS:    speaksTLS(p.port),
+		Get:    p.opts.Get,
+		Post:   p.opts.Post,
+		Stream: p.opts.Stream,
 	}
 	job, err := jobObject(p.job, p.opts.Image, p.d.Spec.Template.Spec.ImagePullSecrets, plan, p.opts.Timeout+time.Minute)
 	if err != nil {
@@ -234,7 +187,7 @@ func (p *proof) run(ctx context.Context) (*Report, error) {
 	}
 	p.opts.Step(fmt.Sprintf("%s in namespace %s: %d replicas, service/%s port %d; the load is job/%s",
 		p.d, p.k.namespace, p.d.replicas(), p.svc.Name, p.port.Port, p.job))
-	if err := p.k.create(ctx, func(*json.Decoder) error { return nil }, job); err != nil {
+	if err := p.k.create(ctx, job); err != nil {
 		return nil, err
 	}
 	pod, err := p.awaitJob(ctx)
@@ -245,14 +198,10 @@ func (p *proof) run(ctx context.Context) (*Report, error) {
 	var watches sync.WaitGroup
 	defer watches.Wait()
 	defer cancel()
-	p.pods = &timeline{container: p.d.Spec.Template.Spec.Containers[p.at].Name, slices: make(map[string]map[types.UID]bool)}
+	p.pods = &timeline{container: p.d.Spec.Template.Spec.Containers[p.at].Name}
 	p.load = newAccount()
-	p.pods.ended = p.listen(watching, &watches)
 	p.began = time.Now()
-	watches.Go(func() { watch(watching, p.k, p.pods.takePod, "pods", "--selector", p.d.selector()) })
-	watches.Go(func() {
-		watch(watching, p.k, p.pods.takeSlice, "endpointslices.discovery.k8s.io", "--selector", "kubernetes.io/service-name="+p.svc.Name)
-	})
+	watches.Go(func() { p.pods.follow(watching, p.k, p.d.selector()) })
 	watches.Go(func() { p.load.follow(watching, p.k, pod) })
 	if err := p.before(ctx); err != nil {
 		return nil, err
@@ -264,10 +213,6 @@ func (p *proof) run(ctx context.Context) (*Report, error) {
 		return nil, err
 	}
 	p.ended = time.Now()
-	p.opts.Now("waiting for the last answers")
-	if err := p.load.drained(ctx, time.Now()); err != nil {
-		return nil, err
-	}
 	cancel()
 	watches.Wait()
 	return p.report(), nil
@@ -328,35 +273,27 @@ type Step struct {
 	Skipped string    `json:"skipped,omitempty"`
 }
 
-// Why a step is left out.
-var (
-	errChanged = errors.New("something else changes the number of pods, perhaps a HorizontalPodAutoscaler")
-	errNodes   = errors.New("a DaemonSet has a pod on each of its nodes")
-)
+// errChanged is why a step is left out.
+var errChanged = errors.New("something else changes the number of pods, perhaps a HorizontalPodAutoscaler")
 
 // longer is how much more time than its own grace a pod gets that shows whether the
 // program ends at all.
 const longer = 60 // seconds
 
 func (p *proof) takeSteps(ctx context.Context) error {
-	n := p.d.replicas()
-	other := n - 1
-	if n == 1 {
-		other = 2
-	}
-	scaling := fmt.Sprintf("scale to %d and to %d", other, n)
-	if p.d.isDaemonSet() {
-		scaling = "scale"
-	}
-	steps := []struct {
+	type action struct {
 		name string
 		do   func(context.Context) error
-	}{
-		{"rolling restart", p.restart},
-		{scaling, func(ctx context.Context) error {
-			if p.d.isDaemonSet() {
-				return errNodes
-			}
+	}
+	steps := []action{{"rolling restart", p.restart}, {"delete a pod", p.deletePod}}
+	if !p.d.isDaemonSet() { // it has a pod on each of its nodes
+		n := p.d.replicas()
+		other := n - 1
+		if n == 1 {
+			other = 2
+		}
+		name := fmt.Sprintf("scale to %d and to %d", other, n)
+		steps = slices.Insert(steps, 1, action{name, func(ctx context.Context) error {
 			if err := p.scale(ctx, other); err != nil {
 				return err
 			}
@@ -364,14 +301,13 @@ func (p *proof) takeSteps(ctx context.Context) error {
 				return context.Canceled
 			}
 			return p.scale(ctx, n)
-		}},
-		{"delete a pod", p.deletePod},
+		}})
 	}
 	for _, s := range steps {
 		step := Step{Name: s.name, Began: time.Now()}
 		p.opts.Now(s.name)
 		err := s.do(ctx)
-		if errors.Is(err, errChanged) || errors.Is(err, errNodes) {
+		if errors.Is(err, errChanged) {
 			step.Skipped, err = err.Error(), nil
 		}
 		if err == nil {
@@ -396,7 +332,7 @@ func (p *proof) stepResult(s *Step) string {
 		}
 	}
 	for _, l := range p.load.losses() {
-		if within(s, l.at()) {
+		if within(s, l.At()) {
 			s.Lost++
 		}
 	}
@@ -479,26 +415,14 @@ func (p *proof) listPods(ctx context.Context) ([]corev1.Pod, error) {
 // rolled waits until the workload has that many new pods, all of them available,
 // and no pod that stops.
 func (p *proof) rolled(ctx context.Context, want int) error {
-	answered := time.Now()
 	for {
-		over, err := p.isRolled(ctx, want)
-		switch {
-		case over:
-			return nil
-		case err == nil:
-			answered = time.Now()
-		case !unreachable(err) || time.Since(answered) > maxWait:
+		if over, err := p.isRolled(ctx, want); over || err != nil {
 			return err
 		}
 		if err := p.rest(ctx, time.Second); err != nil {
 			return err
 		}
 	}
-}
-
-func unreachable(err error) bool {
-	var e *cli.Failure
-	return errors.As(err, &e) && e.Status == cli.ExitUnreachable
 }
 
 func (p *proof) isRolled(ctx context.Context, want int) (bool, error) {
@@ -535,7 +459,10 @@ func (p *proof) rest(ctx context.Context, d time.Duration) error {
 		if err := p.load.overdue(); err != nil {
 			return err
 		}
-		sent, lost := p.load.totals()
+		sent, lost := 0, 0
+		for _, c := range p.load.counts() {
+			sent, lost = sent+c.Sent, lost+c.Lost
+		}
 		p.opts.Now(fmt.Sprintf("%s, %d lost", number(sent, "request"), lost))
 	}
 	return nil

@@ -37,11 +37,9 @@ type Report struct {
 
 // Kind has the totals of one kind of client.
 type Kind struct {
-	Kind     string `json:"kind"`
-	Sent     int    `json:"sent"`
-	Answered int    `json:"answered"`
-	Lost     int    `json:"lost"`
-	Skipped  string `json:"skipped,omitempty"` // why it was not asked
+	Kind string `json:"kind"`
+	load.Count
+	Skipped string `json:"skipped,omitempty"` // why it was not asked
 }
 
 // Loss is one lost request, with its time relative to events in the life of the pod that
@@ -57,8 +55,6 @@ type Loss struct {
 	Step          string   `json:"step"`
 	Pod           string   `json:"pod,omitempty"`
 	AfterDeletion *float64 `json:"afterDeletion,omitempty"`
-	AfterUnready  *float64 `json:"afterUnready,omitempty"`
-	AfterRemoved  *float64 `json:"afterRemoved,omitempty"`
 	AfterEnd      *float64 `json:"afterEnd,omitempty"`
 	Cause         string   `json:"cause"`
 	// At is when the request was lost, by the clock of this machine.
@@ -92,12 +88,12 @@ func (p *proof) report() *Report {
 	counts := p.load.counts()
 	for _, kind := range load.Kinds {
 		c := counts[kind]
-		r.Kinds = append(r.Kinds, Kind{Kind: kind, Sent: c.Sent, Answered: c.Answered, Lost: c.Lost, Skipped: p.load.first.Skipped[kind]})
+		r.Kinds = append(r.Kinds, Kind{kind, c, p.load.first.Skipped[kind]})
 		r.Sent += c.Sent
 		r.Lost += c.Lost
 	}
 	for _, l := range p.load.losses() {
-		at := l.at()
+		at := l.At()
 		one := Loss{
 			Kind: l.Kind, How: string(l.How), Why: l.Why, Kept: l.Kept, Idle: seconds(l.Idle), Waited: seconds(l.Lost.Sub(l.Sent)), At: at,
 		}
@@ -109,8 +105,7 @@ func (p *proof) report() *Report {
 		pod, cause := attribute(l, r.Pods, p.pods.none(at))
 		if one.Cause = cause; pod != nil {
 			one.Pod = pod.Name
-			one.AfterDeletion, one.AfterUnready = since(pod.Deleted, at), since(pod.Unready, at)
-			one.AfterRemoved, one.AfterEnd = since(pod.Removed, at), since(pod.Ended, at)
+			one.AfterDeletion, one.AfterEnd = since(pod.Deleted, at), since(pod.Ended, at)
 		}
 		r.Losses = append(r.Losses, one)
 	}
@@ -173,21 +168,13 @@ func (r *Report) WriteText(w io.Writer) error {
 	return err
 }
 
-// namedKills is how many killed containers the text names.
-const namedKills = 5
-
 // writeKilled says which containers SIGKILL ended, and when within their grace.
 func (r *Report) writeKilled(b *bytes.Buffer) {
 	if len(r.Killed) == 0 {
 		return
 	}
-	stopped := 0
-	var named []string
+	fmt.Fprintf(b, "\nkilled: %d ended by SIGKILL, exit status 137\n", len(r.Killed))
 	for _, p := range r.Pods {
-		if p.Deleted.IsZero() || p.ExitCode == nil {
-			continue
-		}
-		stopped++
 		if !slices.Contains(r.Killed, p.Name) {
 			continue
 		}
@@ -195,59 +182,33 @@ func (r *Report) writeKilled(b *bytes.Buffer) {
 		if p.wasKilled() {
 			when = "at"
 		}
-		when = fmt.Sprintf("pod %s T0+%.1fs, %s the end of its grace of %d s", p.Name, seconds(p.Ended.Sub(p.Deleted)), when, p.Grace)
-		if !p.wasKilled() && p.Reason == outOfMemory {
-			when += ", " + outOfMemory
-		}
-		named = append(named, when)
+		fmt.Fprintf(b, "  pod %s T0+%.1fs, %s the end of its grace of %d s %s\n",
+			p.Name, seconds(p.Ended.Sub(p.Deleted)), when, p.Grace, p.Reason)
 	}
-	if more := len(named) - namedKills; more > 0 {
-		named = append(named[:namedKills], fmt.Sprintf("and %d more", more))
-	}
-	fmt.Fprintf(b, "\nkilled: %d of %s ended by SIGKILL, exit status 137: %s\n",
-		len(r.Killed), number(stopped, "stopped container"), strings.Join(named, "; "))
 }
 
 // writeLosses groups the losses by pod, kind and how.
 func (r *Report) writeLosses(b *bytes.Buffer) {
 	type key struct{ pod, kind, how string }
-	type sum struct {
-		count       int
-		first, last *float64
-		why         string
-	}
-	sums := make(map[key]*sum)
-	var order []key
-	var pods []string
-	seen := make(map[string]bool)
+	groups := make(map[key][]Loss)
+	var keys []key
 	for _, l := range r.Losses {
 		k := key{l.Pod, l.Kind, l.How}
-		s := sums[k]
-		if s == nil {
-			s = &sum{why: l.Why, first: l.AfterDeletion}
-			sums[k] = s
-			order = append(order, k)
+		if groups[k] == nil {
+			keys = append(keys, k)
 		}
-		if !seen[l.Pod] {
-			seen[l.Pod] = true
-			pods = append(pods, l.Pod)
-		}
-		s.count++
-		s.last = l.AfterDeletion
+		groups[k] = append(groups[k], l)
 	}
-	for _, name := range pods {
-		fmt.Fprintf(b, "  %s\n", r.describePod(name))
-		for _, k := range order {
-			if k.pod != name {
-				continue
-			}
-			s := sums[k]
-			times := ""
-			if s.first != nil && s.last != nil {
-				times = fmt.Sprintf("T0%+.1fs to T0%+.1fs  ", *s.first, *s.last)
-			}
-			fmt.Fprintf(b, "    %5d %-18s %-12s %s%s\n", s.count, k.kind, k.how, times, s.why)
+	slices.SortStableFunc(keys, func(x, y key) int { return strings.Compare(x.pod, y.pod) })
+	for i, k := range keys {
+		if i == 0 || k.pod != keys[i-1].pod {
+			fmt.Fprintf(b, "  %s\n", r.describePod(k.pod))
 		}
+		times, group := "", groups[k]
+		if first, last := group[0].AfterDeletion, group[len(group)-1].AfterDeletion; first != nil && last != nil {
+			times = fmt.Sprintf("T0%+.1fs to T0%+.1fs  ", *first, *last)
+		}
+		fmt.Fprintf(b, "    %5d %-18s %-12s %s%s\n", len(group), k.kind, k.how, times, group[0].Why)
 	}
 }
 
@@ -261,14 +222,9 @@ func (r *Report) describePod(name string) string {
 			continue
 		}
 		var parts []string
-		add := func(what string, at time.Time) {
-			if !at.IsZero() {
-				parts = append(parts, fmt.Sprintf("%s T0%+.1fs", what, seconds(at.Sub(p.Deleted))))
-			}
+		if !p.Ended.IsZero() {
+			parts = append(parts, fmt.Sprintf("container ended T0%+.1fs", seconds(p.Ended.Sub(p.Deleted))))
 		}
-		add("not ready", p.Unready)
-		add("out of the endpoints", p.Removed)
-		add("container ended", p.Ended)
 		if p.ExitCode != nil {
 			parts = append(parts, fmt.Sprintf("exit status %d", *p.ExitCode))
 		}

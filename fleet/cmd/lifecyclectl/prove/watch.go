@@ -2,10 +2,9 @@ package prove
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
-	"fmt"
 	"io"
 	"maps"
 	"slices"
@@ -13,8 +12,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/cli"
@@ -27,8 +26,6 @@ type Pod struct {
 	Name     string    `json:"name"`
 	Ready    time.Time `json:"ready,omitzero"`
 	Deleted  time.Time `json:"deleted,omitzero"` // its deletionTimestamp was set
-	Unready  time.Time `json:"unready,omitzero"` // its endpoint was not ready
-	Removed  time.Time `json:"removed,omitzero"` // its endpoint was in no EndpointSlice
 	Ended    time.Time `json:"ended,omitzero"`   // its serving container had ended, after the deletion
 	ExitCode *int      `json:"exitCode,omitempty"`
 	Reason   string    `json:"reason,omitempty"` // of that end, as the kubelet has it, such as OOMKilled
@@ -39,6 +36,7 @@ type Pod struct {
 	uid    types.UID
 	ends   map[string]bool // the ends of containers that were seen, by the container's id
 	listed bool            // the watch has shown the pod before
+	serves bool            // it is ready, and not being deleted
 }
 
 // Restart is an end of the serving container without a deletion of its pod.
@@ -64,167 +62,142 @@ func (p *Pod) hasFailed() bool {
 // outOfMemory is the kubelet's reason for the end of a container that exceeded its limit.
 const outOfMemory = "OOMKilled"
 
-// timeline follows the pods of a Deployment and the endpoints of a Service. It is
-// for the report alone: the proof asks the API server anew for what it waits for.
+// timeline follows the pods of a workload. It is for the report alone: the proof asks the API
+// server anew for what it waits for.
 type timeline struct {
 	container string // the serving one
-	// ended is called, without the lock, when a pod begins to stop, and when a container has
-	// ended by itself. take gets the last line that the container has logged.
-	ended func(pod string, isOver bool, take func(line string))
 
-	mu     sync.Mutex // guards the fields below
-	pods   []*Pod
-	slices map[string]map[types.UID]bool // by name: uid and ready
-	ready  []readyAt
+	mu    sync.Mutex // guards the fields below
+	pods  []*Pod
+	ready []readyAt
 }
 
-// readyAt is a change of the number of ready endpoints.
+// readyAt is a change of the number of pods that serve.
 type readyAt struct {
 	at    time.Time
 	count int
 }
 
-// watch follows kind until ctx ends. The API server ends watches from time to time.
-func watch[T any](ctx context.Context, k *kubectl, take func(kind string, o T), args ...string) {
-	args = append([]string{"get", "--watch", "--output-watch-events", "--output", "json"}, args...)
+// listeners are how many logs of containers that end are read at once: a rollout of a hundred pods
+// does not read them all.
+const listeners = 8
+
+// follow watches the pods until ctx ends, and reads the last words of their containers. The API
+// server ends watches from time to time.
+func (t *timeline) follow(ctx context.Context, k *kubectl, selector string) {
+	var logs errgroup.Group
+	logs.SetLimit(listeners)
+	defer logs.Wait() //nolint:errcheck // a log that is gone proves nothing
 	for {
 		// An error of kubectl is found by the calls that the proof waits for.
-		_ = k.follow(ctx, func(events *json.Decoder) error {
-			var event struct {
-				Type   string `json:"type"`
-				Object T      `json:"object"`
+		_ = k.stream(ctx, func(out io.Reader) {
+			for events := json.NewDecoder(out); ; {
+				var event struct {
+					Type   string     `json:"type"`
+					Object corev1.Pod `json:"object"`
+				}
+				if events.Decode(&event) != nil {
+					return
+				}
+				for _, end := range t.take(event.Type, event.Object) {
+					logs.TryGo(func() error {
+						t.hear(end, k.lastLine(ctx, event.Object.Name, t.container, end.log))
+						return nil
+					})
+				}
 			}
-			if err := events.Decode(&event); err != nil {
-				return err
-			}
-			take(event.Type, event.Object)
-			return nil
-		}, args...)
+		}, "get", "--watch", "--output-watch-events", "--output", "json", "pods", "--selector", selector)
 		if !cli.Pause(ctx, time.Second) {
 			return
 		}
 	}
 }
 
-func (t *timeline) takePod(_ string, o corev1.Pod) {
-	isStopping, restarts := t.takeStatus(o)
-	if t.ended == nil {
-		return
-	}
-	take := func(said func(*Pod) *string) func(string) {
-		return func(line string) {
-			t.mu.Lock()
-			defer t.mu.Unlock()
-			*said(t.podLocked(o.UID)) = line
-		}
-	}
-	if isStopping {
-		t.ended(o.Name, false, take(func(p *Pod) *string { return &p.Said }))
-	}
-	for _, i := range restarts {
-		t.ended(o.Name, true, take(func(p *Pod) *string { return &p.Restarts[i].Said }))
-	}
+// end is an end of a container whose last words are in a log.
+type end struct {
+	pod     types.UID
+	restart int    // the place in Restarts, -1 for the end after the deletion
+	log     string // the flag of kubectl logs that has it; "" for none
 }
 
-// takeStatus takes a pod over. It reports whether the pod begins to stop, and which of its
-// restarts are new and have no message.
-func (t *timeline) takeStatus(o corev1.Pod) (isStopping bool, restarts []int) {
+// hear keeps the last words of a container, unless they are known.
+func (t *timeline) hear(e end, line string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	pod := t.podLocked(e.pod)
+	said := &pod.Said
+	if e.restart >= 0 {
+		said = &pod.Restarts[e.restart].Said
+	}
+	*said = cmp.Or(*said, line)
+}
+
+// take takes an event of the watch. It returns the ends that are new; of a pod that begins to stop,
+// the one that is to come.
+func (t *timeline) take(event string, o corev1.Pod) (ends []end) {
 	now := time.Now()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	pod := t.podLocked(o.UID)
 	pod.Name = o.Name
-	for _, c := range o.Status.Conditions {
-		if c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
-			first(&pod.Ready, now)
-		}
+	isReady := slices.ContainsFunc(o.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
+	if isReady && pod.Ready.IsZero() {
+		pod.Ready = now
 	}
-	if o.DeletionTimestamp != nil {
-		isStopping = pod.Deleted.IsZero()
-		first(&pod.Deleted, now)
-		if grace := o.DeletionGracePeriodSeconds; grace != nil && isStopping {
+	if o.DeletionTimestamp != nil && pod.Deleted.IsZero() {
+		pod.Deleted = now
+		if grace := o.DeletionGracePeriodSeconds; grace != nil {
 			pod.Grace = int(*grace)
 		}
+		ends = append(ends, end{o.UID, -1, "--follow"})
 	}
-	for _, c := range o.Status.ContainerStatuses {
-		if c.Name != t.container {
-			continue
+	pod.serves = isReady && o.DeletionTimestamp == nil && event != "DELETED"
+	count := 0
+	for _, p := range t.pods {
+		if p.serves {
+			count++
 		}
-		for _, end := range []*corev1.ContainerStateTerminated{c.LastTerminationState.Terminated, c.State.Terminated} {
-			if end == nil || pod.ends[end.ContainerID] {
-				continue
-			}
-			pod.ends[end.ContainerID] = true
-			code, said := int(end.ExitCode), lastLine(end.Message)
-			switch isOld := !pod.listed; {
-			case !pod.Deleted.IsZero() && end == c.State.Terminated:
-				pod.Ended, pod.ExitCode, pod.Reason = now, &code, end.Reason
-				if said != "" {
-					pod.Said = said
-				}
-			case isOld: // before the proof
-			default:
-				pod.Restarts = append(pod.Restarts, Restart{At: now, ExitCode: code, Reason: end.Reason, Said: said})
-				if said == "" {
-					restarts = append(restarts, len(pod.Restarts)-1)
-				}
-			}
+	}
+	t.ready = append(t.ready, readyAt{now, count})
+	for _, c := range o.Status.ContainerStatuses {
+		if c.Name == t.container {
+			ends = append(ends, pod.takeEnds(c, now)...)
 		}
 	}
 	pod.listed = true
-	return isStopping, restarts
+	return ends
 }
 
-// longestLine is how much of a line of a log a report has.
-const longestLine = 200
+// takeEnds notes the ends of the serving container that are new, and returns those without a
+// deletion. One before the first look at the pod was before the proof.
+func (p *Pod) takeEnds(c corev1.ContainerStatus, now time.Time) (restarts []end) {
+	for _, e := range []*corev1.ContainerStateTerminated{c.LastTerminationState.Terminated, c.State.Terminated} {
+		if e == nil || p.ends[e.ContainerID] {
+			continue
+		}
+		p.ends[e.ContainerID] = true
+		code, said, isNow := int(e.ExitCode), lastLine(e.Message), e == c.State.Terminated
+		switch {
+		case isNow && !p.Deleted.IsZero():
+			p.Ended, p.ExitCode, p.Reason, p.Said = now, &code, e.Reason, cmp.Or(said, p.Said)
+		case p.listed:
+			one := end{p.uid, len(p.Restarts), "--previous"}
+			if isNow { // no next one runs yet
+				one.log = ""
+			}
+			restarts = append(restarts, one)
+			p.Restarts = append(p.Restarts, Restart{At: now, ExitCode: code, Reason: e.Reason, Said: said})
+		}
+	}
+	return restarts
+}
 
 // lastLine returns the last line of a text that is not empty.
 func lastLine(text string) string {
 	text = strings.TrimSpace(text)
-	line := strings.TrimSpace(text[strings.LastIndexByte(text, '\n')+1:])
-	return strings.ToValidUTF8(line[:min(len(line), longestLine)], "")
-}
-
-// listeners are how many logs of pods are read at once.
-const listeners = 8
-
-// listen reads the logs of containers that end. A rollout of a hundred pods does not read
-// them all.
-func (p *proof) listen(ctx context.Context, started *sync.WaitGroup) func(pod string, isOver bool, take func(string)) {
-	places := make(chan struct{}, listeners)
-	return func(pod string, isOver bool, take func(string)) {
-		select {
-		case places <- struct{}{}:
-		default:
-			return
-		}
-		started.Go(func() {
-			defer func() { <-places }()
-			said := p.logged(ctx, pod, !isOver, false)
-			if said == "" && isOver { // the next container runs already
-				said = p.logged(ctx, pod, false, true)
-			}
-			if said != "" {
-				take(said)
-			}
-		})
-	}
-}
-
-// logged returns the last line that the serving container of the pod has logged. With follow
-// it waits for the end of the container.
-func (p *proof) logged(ctx context.Context, pod string, follow, previous bool) (said string) {
-	args := []string{
-		"logs", "--container", p.pods.container, "--tail=1", fmt.Sprintf("--follow=%t", follow), fmt.Sprintf("--previous=%t", previous), pod,
-	}
-	_ = p.k.stream(ctx, func(out io.Reader) { // a log that is gone proves nothing
-		for in := bufio.NewScanner(out); in.Scan(); {
-			if line := lastLine(in.Text()); line != "" {
-				said = line
-			}
-		}
-	}, args...)
-	return said
+	return text[strings.LastIndexByte(text, '\n')+1:]
 }
 
 // podLocked returns the pod, a new one when it is not known yet.
@@ -238,73 +211,18 @@ func (t *timeline) podLocked(uid types.UID) *Pod {
 	return t.pods[len(t.pods)-1]
 }
 
-func isReady(e discoveryv1.Endpoint) bool { return e.Conditions.Ready == nil || *e.Conditions.Ready }
-
-func (t *timeline) takeSlice(kind string, o discoveryv1.EndpointSlice) {
-	now := time.Now()
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	has := make(map[types.UID]bool)
-	if kind != "DELETED" {
-		for _, e := range o.Endpoints {
-			if e.TargetRef != nil {
-				has[e.TargetRef.UID] = isReady(e)
-			}
-		}
-	}
-	before := t.slices[o.Name]
-	t.slices[o.Name] = has
-	for uid := range before {
-		listed, ready := t.endpointLocked(uid)
-		if pod := t.podLocked(uid); !listed {
-			first(&pod.Removed, now)
-			first(&pod.Unready, now)
-		} else if !ready && !pod.Ready.IsZero() {
-			first(&pod.Unready, now)
-		}
-	}
-	count := 0
-	for _, s := range t.slices {
-		for _, ready := range s {
-			if ready {
-				count++
-			}
-		}
-	}
-	t.ready = append(t.ready, readyAt{now, count})
-}
-
-// endpointLocked returns what the slices say of the pod.
-func (t *timeline) endpointLocked(uid types.UID) (listed, ready bool) {
-	for _, s := range t.slices {
-		if r, ok := s[uid]; ok {
-			listed, ready = true, ready || r
-		}
-	}
-	return listed, ready
-}
-
-// first sets a time that is not set.
-func first(t *time.Time, now time.Time) {
-	if t.IsZero() {
-		*t = now
-	}
-}
-
-// copies returns copies of the pods that stopped or became ready.
+// copies returns copies of the pods.
 func (t *timeline) copies() []Pod {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var all []Pod
 	for _, p := range t.pods {
-		if p.Name != "" {
-			all = append(all, *p)
-		}
+		all = append(all, *p)
 	}
 	return all
 }
 
-// none reports whether no endpoint was ready at that time.
+// none reports whether no pod was ready at that time.
 func (t *timeline) none(at time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -317,7 +235,6 @@ type account struct {
 	seq      int        // of the latest record
 	first    *load.Hello
 	tick     load.Tick
-	ticked   time.Time // by the load's clock
 	received time.Time // the latest record, by this clock
 	// behind is how far the load's clock is behind this one, plus the shortest time that
 	// a record took to arrive.
@@ -333,14 +250,10 @@ func newAccount() *account { return &account{received: time.Now()} }
 // the beginning and skips what it has.
 func (a *account) follow(ctx context.Context, k *kubectl, pod string) {
 	for {
-		err := k.follow(ctx, func(lines *json.Decoder) error {
-			var r load.Record
-			if err := lines.Decode(&r); err != nil {
-				a.takeOther(err, lines.Buffered())
-				return err
+		err := k.stream(ctx, func(out io.Reader) {
+			for in := bufio.NewScanner(out); in.Scan(); {
+				a.take(in.Bytes())
 			}
-			a.take(r)
-			return nil
 		}, "logs", "--follow", pod)
 		a.mu.Lock()
 		a.fault = err
@@ -351,25 +264,16 @@ func (a *account) follow(ctx context.Context, k *kubectl, pod string) {
 	}
 }
 
-// takeOther keeps a line that is not a record: another program has printed it, or the one
-// that could not start it.
-func (a *account) takeOther(err error, rest io.Reader) {
-	var syntax *json.SyntaxError
-	var mismatch *json.UnmarshalTypeError
-	if !errors.As(err, &syntax) && !errors.As(err, &mismatch) {
-		return
-	}
-	text, _ := io.ReadAll(io.LimitReader(rest, 1<<10))
-	line, _, _ := strings.Cut(strings.TrimSpace(string(text)), "\n")
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.other = line
-}
-
-func (a *account) take(r load.Record) {
+// take takes a line. One that is not a record is of another program, or of the one that could not
+// start it; the end of a broken connection also leaves a part of a line.
+func (a *account) take(line []byte) {
 	now := time.Now()
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	var r load.Record
+	if err := json.Unmarshal(line, &r); err != nil && a.seq == 0 {
+		a.other = string(line)
+	}
 	if r.Seq <= a.seq {
 		return
 	}
@@ -381,45 +285,26 @@ func (a *account) take(r load.Record) {
 	case r.Hello != nil:
 		a.first = r.Hello
 	case r.Tick != nil:
-		a.tick, a.ticked = *r.Tick, r.At
+		a.tick = *r.Tick
 	case r.Loss != nil:
 		a.lost = append(a.lost, *r.Loss)
 	}
 }
 
 // hello waits for the first record.
-func (a *account) hello(ctx context.Context) (hello load.Hello, err error) {
-	err = a.await(ctx, func() bool {
-		if a.first != nil {
-			hello = *a.first
-		}
-		return a.first != nil
-	})
-	return hello, err
-}
-
-// drained waits until every request that was sent before that time has its outcome.
-func (a *account) drained(ctx context.Context, until time.Time) error {
-	return a.await(ctx, func() bool {
-		oldest := a.tick.Oldest
-		return a.ticked.Add(a.behind).After(until) && (oldest.IsZero() || oldest.Add(a.behind).After(until))
-	})
-}
-
-// await waits until isLocked returns true, or the load does not report any more.
-func (a *account) await(ctx context.Context, isLocked func() bool) error {
+func (a *account) hello(ctx context.Context) (load.Hello, error) {
 	for {
 		a.mu.Lock()
-		is := isLocked()
+		first := a.first
 		a.mu.Unlock()
-		if is {
-			return nil
+		if first != nil {
+			return *first, nil
 		}
 		if err := a.overdue(); err != nil {
-			return err
+			return load.Hello{}, err
 		}
 		if !cli.Pause(ctx, 100*time.Millisecond) {
-			return context.Canceled
+			return load.Hello{}, context.Canceled
 		}
 	}
 }
@@ -442,42 +327,20 @@ func (a *account) overdue() error {
 	return e.Hint("its pod may have been evicted: kubectl get events says so")
 }
 
-func (a *account) totals() (sent, lost int) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, c := range a.tick.Counts {
-		sent += c.Sent
-		lost += c.Lost
-	}
-	return sent, lost
-}
-
 func (a *account) counts() map[string]load.Count {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return maps.Clone(a.tick.Counts)
 }
 
-// lostRequest is a loss by the clock of this machine.
-type lostRequest struct{ load.Loss }
-
-// at returns when the request was lost. When no connection was made for it, that is when
-// it was sent.
-func (l lostRequest) at() time.Time {
-	if l.How == load.Unreachable || l.How == load.Late {
-		return l.Sent
-	}
-	return l.Lost
-}
-
-func (a *account) losses() []lostRequest {
+// losses returns the losses by the clock of this machine.
+func (a *account) losses() []load.Loss {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	all := make([]lostRequest, len(a.lost))
-	for i, l := range a.lost {
-		l.Sent, l.Lost = l.Sent.Add(a.behind), l.Lost.Add(a.behind)
-		all[i] = lostRequest{l}
+	all := slices.Clone(a.lost)
+	for i := range all {
+		all[i].Sent, all[i].Lost = all[i].Sent.Add(a.behind), all[i].Lost.Add(a.behind)
 	}
-	slices.SortFunc(all, func(x, y lostRequest) int { return x.at().Compare(y.at()) })
+	slices.SortFunc(all, func(x, y load.Loss) int { return x.At().Compare(y.At()) })
 	return all
 }

@@ -5,15 +5,14 @@
 package upgrade
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
 	"os"
 	"strings"
-	"unicode"
 
 	"github.com/spf13/cobra"
 
@@ -66,24 +65,19 @@ status is 4, and the error says why. The upgrade goes on when the command is int
 
 // adminToken returns the token of the file, or else of the variable.
 func adminToken(file string) (string, error) {
-	token, from := os.Getenv(tokenVar), tokenVar
+	text := []byte(os.Getenv(tokenVar))
 	if file != "" {
-		text, err := os.ReadFile(file)
-		if err != nil {
+		var err error
+		if text, err = os.ReadFile(file); err != nil {
 			return "", cli.Fail(cli.ExitUsage, "the admin token: %w", err)
 		}
-		token, from = string(text), file
 	}
-	token = strings.TrimSpace(token)
-	switch {
-	case token == "" && file == "":
-		return "", cli.Fail(cli.ExitUsage, "there is no admin token: want --admin-token-file or %s", tokenVar)
-	case token == "":
-		return "", cli.Fail(cli.ExitUsage, "the admin token: %s is empty", file)
-	case strings.ContainsFunc(token, unicode.IsControl):
-		return "", cli.Fail(cli.ExitUsage, "the admin token of %s has a line break or another control character in it: want the token alone", from)
+	words := strings.Fields(string(text))
+	if len(words) != 1 {
+		return "", cli.Fail(cli.ExitUsage, "want the admin token alone in --admin-token-file or %s, have %d words",
+			tokenVar, len(words))
 	}
-	return token, nil
+	return words[0], nil
 }
 
 // ask asks the process at the address to upgrade, and returns what it answers.
@@ -106,30 +100,24 @@ func ask(ctx context.Context, address, token string) (string, error) {
 		if ctx.Err() != nil {
 			return "", ctx.Err()
 		}
-		var from *url.Error
-		if errors.As(err, &from) {
-			err = from.Err
-		}
 		return "", cli.Fail(cli.ExitUnreachable, "the process at %s does not answer: %w", address, err)
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	if err != nil {
+		return "", cli.Fail(cli.ExitUnreachable, "the answer of %s: %w", address, err)
+	}
 	said := strings.TrimSpace(string(body))
-	switch {
-	case resp.StatusCode == http.StatusOK && err == nil:
-		var process int
-		if n, _ := fmt.Sscanf(said, "upgraded: process %d serves", &process); n != 1 {
+	if resp.StatusCode == http.StatusOK {
+		if !strings.HasPrefix(said, "upgraded: process ") {
 			return "", cli.Fail(cli.ExitNotFound, "%s is not the health address of a process: nothing was upgraded, and it answers %.100q", address, said)
 		}
 		return said, nil
-	case resp.StatusCode == http.StatusConflict:
-		return "", cli.Fail(cli.ExitConflict, "%s", said)
-	case resp.StatusCode == http.StatusUnauthorized:
-		return "", cli.Fail(cli.ExitDenied, "%s has another admin token", address)
-	case resp.StatusCode == http.StatusNotFound:
-		return "", cli.Fail(cli.ExitNotFound, "%s has no /admin: want the health address of a process with an admin_token", address)
-	case err != nil:
-		return "", cli.Fail(cli.ExitUnreachable, "the answer of %s: %w", address, err)
 	}
-	return "", cli.Fail(cli.ExitUnreachable, "%s answers %s: %s", address, resp.Status, said)
+	status := map[int]int{
+		http.StatusConflict:     cli.ExitConflict, // it has failed, and says why
+		http.StatusUnauthorized: cli.ExitDenied,
+		http.StatusNotFound:     cli.ExitNotFound, // it has no admin token
+	}[resp.StatusCode]
+	return "", cli.Fail(cmp.Or(status, cli.ExitUnreachable), "%s answers %s: %s", address, resp.Status, said)
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -78,7 +79,7 @@ without --from the one before it. It needs the role operator.
 
 ` + specHelp,
 		Example: `  lifecyclectl workers diff --file workers.yaml
-  lifecyclectl workers diff thumbs --from 4f9c2d --to 9f86d0`,
+  lifecyclectl workers diff thumbs --from sha256:… --to sha256:…`,
 	}, cli.OfWorker, func(c *cli.Call) error {
 		switch {
 		case len(c.Args) > 0 && files.isGiven():
@@ -95,20 +96,15 @@ without --from the one before it. It needs the role operator.
 		if err := showPlans(c, specs, plans, true); err != nil {
 			return err
 		}
-		n := 0
-		for _, p := range plans {
-			if differs(p) {
-				n++
-			}
-		}
-		if n > 0 {
+		same := func(p *operatorv1.ApplyWorkerResponse) bool { return !differs(p) }
+		if n := len(slices.DeleteFunc(plans, same)); n > 0 {
 			return cli.Fail(cli.ExitFindings, "%d of %d workers differ", n, len(specs))
 		}
 		return nil
 	})
 	files.register(cmd)
-	cmd.Flags().StringVar(&from, "from", "", "the `digest` of a version of the worker, or its begin")
-	cmd.Flags().StringVar(&to, "to", "", "the `digest` of a version of the worker, or its begin")
+	cmd.Flags().StringVar(&from, "from", "", "the `digest` of a version of the worker")
+	cmd.Flags().StringVar(&to, "to", "", "the `digest` of a version of the worker")
 	return cmd
 }
 
@@ -220,20 +216,7 @@ func short(value string) string {
 // diffVersions shows how two versions of a worker differ. The exit status is 1 when they
 // do.
 func diffVersions(c *cli.Call, id, from, to string) error {
-	req := &operatorv1.DiffWorkerCodeRequest{Id: id}
-	if from != "" || to != "" {
-		h, err := c.Workers.GetWorkerHistory(c.Context(), &operatorv1.GetWorkerHistoryRequest{Id: id})
-		if err != nil {
-			return err
-		}
-		if req.From, err = wholeDigest(h.GetVersions(), from); err != nil {
-			return fmt.Errorf("--from: %w", err)
-		}
-		if req.To, err = wholeDigest(h.GetVersions(), to); err != nil {
-			return fmt.Errorf("--to: %w", err)
-		}
-	}
-	d, err := c.Workers.DiffWorkerCode(c.Context(), req)
+	d, err := c.Workers.DiffWorkerCode(c.Context(), &operatorv1.DiffWorkerCodeRequest{Id: id, From: from, To: to})
 	if err != nil {
 		return err
 	}
@@ -254,7 +237,11 @@ func diffVersions(c *cli.Call, id, from, to string) error {
 		return err
 	}
 	if c.Format.IsTable() && d.GetDiff() != "" {
-		if err := showDiff(c, d.GetDiff()); err != nil {
+		diff := d.GetDiff()
+		if output.IsTerminal(c.OutOrStdout()) { // in a pipe it is as it is, for patch
+			diff = output.PrintableText(diff)
+		}
+		if err := c.Send([]byte(diff)); err != nil {
 			return err
 		}
 	}
@@ -262,47 +249,6 @@ func diffVersions(c *cli.Call, id, from, to string) error {
 		return cli.Fail(cli.ExitFindings, "the versions of %s differ", id)
 	}
 	return nil
-}
-
-// showDiff shows a difference in the unified format: as it is in a pipe, in colours on a
-// terminal.
-func showDiff(c *cli.Call, diff string) error {
-	if !output.IsTerminal(c.OutOrStdout()) {
-		return c.Send([]byte(diff))
-	}
-	t := output.NewTable(c.OutOrStdout())
-	for line := range strings.SplitSeq(strings.TrimSuffix(diff, "\n"), "\n") {
-		text := strings.ReplaceAll(line, "\t", "    ")
-		switch {
-		case strings.HasPrefix(line, "+"):
-			t.Row(output.Good(text))
-		case strings.HasPrefix(line, "-"):
-			t.Row(output.Bad(text))
-		default:
-			t.Row(text)
-		}
-	}
-	return c.Send(t.Text())
-}
-
-// wholeDigest returns the one digest of the versions that begins so, "" for "".
-func wholeDigest(versions []*operatorv1.CodeVersion, begin string) (found string, err error) {
-	if begin == "" {
-		return "", nil
-	}
-	for _, v := range versions {
-		if !strings.HasPrefix(strings.TrimPrefix(v.GetDigest(), "sha256:"), strings.TrimPrefix(begin, "sha256:")) {
-			continue
-		}
-		if found != "" && found != v.GetDigest() {
-			return "", fmt.Errorf("more than one version begins with %s", begin)
-		}
-		found = v.GetDigest()
-	}
-	if found == "" {
-		return "", fmt.Errorf("there is no version %s; lifecyclectl workers history has them", begin)
-	}
-	return found, nil
 }
 
 func sign() *cobra.Command {
@@ -321,9 +267,6 @@ PEM, as openssl genpkey -algorithm ed25519 makes it.`,
 		Example: `  lifecyclectl workers sign --file workers.yaml --key code.key > workers.sig
   lifecyclectl workers apply --file workers.yaml --signatures workers.sig`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if key == "" {
-				return errors.New("which key? give --key FILE")
-			}
 			text, err := os.ReadFile(key)
 			if err != nil {
 				return fmt.Errorf("--key: %w", err)
@@ -351,6 +294,7 @@ PEM, as openssl genpkey -algorithm ed25519 makes it.`,
 	}
 	cmd.Flags().StringArrayVarP(&files.files, "file", "f", nil, "the specs, from this `file`; - is standard input; may be given more than once")
 	cmd.Flags().StringVar(&key, "key", "", "the private key, from this `file`")
+	_ = cmd.MarkFlagRequired("key") // the flag exists
 	return cmd
 }
 

@@ -30,9 +30,6 @@ as deploy/nats/hosted.conf does. A tenant without topics and outputs gets no acc
 topic of "*" belongs to no tenant, and is left out.`,
 		Example: `  lifecyclectl workers bus --config service.yaml > tenants.conf`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if file == "" {
-				return errors.New("which configuration? give --config FILE")
-			}
 			text, err := cli.ReadFile(file, cmd.InOrStdin())
 			if err != nil {
 				return fmt.Errorf("--config: %w", err)
@@ -49,6 +46,7 @@ topic of "*" belongs to no tenant, and is left out.`,
 		},
 	}
 	cmd.Flags().StringVar(&file, "config", "", "the configuration of the hosts in YAML, from this `file`; - is standard input")
+	_ = cmd.MarkFlagRequired("config") // the flag exists
 	cmd.Flags().StringVar(&account, "account", "HOSTS", "the `name` of the account that the hosts are in")
 	return cmd
 }
@@ -69,7 +67,7 @@ func readGrants(text []byte) (map[string]busGrant, error) {
 	var look func(*yaml.Node)
 	look = func(n *yaml.Node) {
 		for i, child := range n.Content {
-			if n.Kind == yaml.MappingNode && i%2 == 1 && n.Content[i-1].Value == "grants" && target(child).Kind == yaml.MappingNode {
+			if n.Kind == yaml.MappingNode && i%2 == 1 && n.Content[i-1].Value == "grants" && child.Kind == yaml.MappingNode {
 				found = append(found, child)
 				continue
 			}

@@ -3,45 +3,13 @@ package workers
 import (
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/cli"
 	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/output"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 )
-
-// limitFlags set a worker's own limits.
-type limitFlags struct {
-	time, load     time.Duration
-	memory, output int64
-	outputs        int32
-}
-
-func (l *limitFlags) register(cmd *cobra.Command) {
-	cmd.Flags().DurationVar(&l.time, "limit-time", 0, "how long one message may take; default: the host's limit")
-	cmd.Flags().DurationVar(&l.load, "limit-load", 0, "how long the code may take to load")
-	cmd.Flags().Int64Var(&l.memory, "limit-memory", 0, "`bytes` that the code may hold")
-	cmd.Flags().Int64Var(&l.output, "limit-output", 0, "`bytes` that one message may publish and print")
-	cmd.Flags().Int32Var(&l.outputs, "limit-outputs", 0, "how many `messages` one message may publish")
-}
-
-// limits returns nil when no flag is given.
-func (l *limitFlags) limits() *operatorv1.Limits {
-	if *l == (limitFlags{}) {
-		return nil
-	}
-	m := &operatorv1.Limits{Memory: l.memory, Output: l.output, Outputs: l.outputs}
-	if l.time != 0 {
-		m.Time = durationpb.New(l.time)
-	}
-	if l.load != 0 {
-		m.Load = durationpb.New(l.load)
-	}
-	return m
-}
 
 // codeFlags say where the code of a worker is.
 type codeFlags struct{ file, url, digest string }
@@ -50,14 +18,13 @@ func (f *codeFlags) register(cmd *cobra.Command) {
 	cmd.Flags().StringVarP(&f.file, "code", "f", "", "the code, from this `file`; - is standard input")
 	cmd.Flags().StringVar(&f.url, "url", "", "the code, fetched by the host from this `URL`")
 	cmd.Flags().StringVar(&f.digest, "digest", "", "the `digest` that the code must have: sha256:…")
+	cmd.MarkFlagsMutuallyExclusive("code", "url")
 }
 
 func (f *codeFlags) code(c *cli.Call) (*operatorv1.Code, error) {
 	switch {
 	case f.file == "" && f.url == "":
 		return nil, errors.New("no code is given: want --code FILE or --url URL")
-	case f.file != "" && f.url != "":
-		return nil, errors.New("--code and --url exclude each other")
 	case f.url != "":
 		return &operatorv1.Code{Source: &operatorv1.Code_Url{Url: f.url}, Digest: f.digest}, nil
 	}
@@ -72,24 +39,19 @@ func create() *cobra.Command {
 	var (
 		req  operatorv1.CreateWorkerRequest
 		code codeFlags
-		own  limitFlags
 	)
 	cmd := cli.Command(&cobra.Command{
 		Use:               "create [ID]",
 		ValidArgsFunction: cobra.NoFileCompletions, // the id is new
-		Short:             "Load code and begin to feed it",
-		Example: `  lifecyclectl workers create thumbs --type application/wasm --topic images.new --output-topic images.small --limit-time 5s --code thumbs.wasm
+		Short:             "Load code and begin to feed it; a worker with limits or more comes from workers apply",
+		Example: `  lifecyclectl workers create thumbs --type application/wasm --topic images.new --code thumbs.wasm
   lifecyclectl workers create --type application/javascript --topic orders --group shop --url https://example.com/orders.js --digest sha256:…`,
 	}, cli.OfWorker, func(c *cli.Call) error {
 		req.Id = c.Arg(0)
-		if req.GetMimeType() == "" || len(req.GetTopics()) == 0 {
-			return errors.New("--type and --topic are required: the kind of code, and the topic that feeds it")
-		}
 		var err error
 		if req.Code, err = code.code(c); err != nil {
 			return err
 		}
-		req.Limits = own.limits()
 		w, err := c.Workers.CreateWorker(c.Context(), &req)
 		return show(c, w, err)
 	})
@@ -97,8 +59,10 @@ func create() *cobra.Command {
 	cmd.Flags().StringArrayVar(&req.Topics, "topic", nil, "a `topic` that feeds it; may be given more than once")
 	cmd.Flags().StringVar(&req.Group, "group", "", "workers of one `group` handle one message at a time between them")
 	cmd.Flags().StringVar(&req.OutputTopic, "output-topic", "", "the `topic` of what the code returns; default: it is dropped")
-	own.register(cmd)
 	code.register(cmd)
+	for _, name := range []string{"type", "topic"} {
+		_ = cmd.MarkFlagRequired(name) // the flag exists
+	}
 	return cmd
 }
 

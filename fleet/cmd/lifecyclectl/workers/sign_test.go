@@ -80,7 +80,7 @@ code: {url: "https://example.com/b.js", digest: "sha256:`+digest+`"}
 	}
 	none := write("none.yaml", `{"id": "b", "mimeType": "text/javascript", "topic": "orders", "code": {"url": "https://example.com/b.js"}}`)
 	for what, args := range map[string][]string{
-		"which key?":             {"--file", specs},
+		`"key" not set`:          {"--file", specs},
 		"which workers?":         {"--key", key},
 		"not a private key":      {"--file", specs, "--key", specs},
 		"no such file":           {"--file", specs, "--key", key + ".gone"},

@@ -4,9 +4,9 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 	"unicode/utf8"
 
-	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
 
 	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/cli"
@@ -166,22 +166,38 @@ func showLine(c *cli.Call, l *operatorv1.WorkerLogLine) error {
 	return c.Send(t.Text())
 }
 
+// maxSilence is the time of three missed heartbeats: the server is gone.
+const maxSilence = 45 * time.Second
+
+// followLogs shows each new line. A look is a stream, as long as it lasts: the audit has one entry
+// for it.
 func followLogs(c *cli.Call, tail int32) error {
-	ctx, stop := cli.WhileRead(c.Context(), c.OutOrStdout())
-	defer stop()
 	last := int64(0)
-	type lines = connect.ServerStreamForClient[operatorv1.FollowWorkerLogsResponse]
-	return cli.Follow(ctx, c.Notices(), func(ctx context.Context) (*lines, error) {
-		if last > 0 {
-			tail = keptLines // what was printed while the server was away
+	var failed error // of a line that cannot be written
+	return cli.Watch(c, func(context.Context) (any, error) {
+		ctx, cancel := context.WithCancel(c.Context())
+		defer cancel()
+		silence := time.AfterFunc(maxSilence, cancel)
+		defer silence.Stop()
+		s, err := c.Workers.FollowWorkerLogs(ctx, &operatorv1.FollowWorkerLogsRequest{Id: c.Args[0], Tail: tail})
+		if err != nil {
+			return nil, err
 		}
-		return c.Workers.FollowWorkerLogs(ctx, &operatorv1.FollowWorkerLogsRequest{Id: c.Args[0], Tail: tail})
-	}, func() {}, func(m *operatorv1.FollowWorkerLogsResponse) error {
-		l := m.GetLine()
-		if l.GetNumber() <= last {
-			return nil
+		defer s.Close()
+		isOpen := false
+		for cli.HasReader(c.OutOrStdout()) && s.Receive() {
+			silence.Reset(maxSilence)
+			isOpen, tail = true, keptLines // another stream begins with what was printed meanwhile
+			if l := s.Msg().GetLine(); l.GetNumber() > last {
+				last = l.GetNumber()
+				if failed = showLine(c, l); failed != nil {
+					return nil, nil
+				}
+			}
 		}
-		last = l.GetNumber()
-		return showLine(c, l)
-	})
+		if isOpen { // the next look says whether the server is away
+			return nil, nil
+		}
+		return nil, s.Err()
+	}, func(any) error { return failed })
 }

@@ -34,9 +34,6 @@ exit status is 1 when the message failed. It needs the role operator.`,
   lifecyclectl workers test counter --data "one two" --code counter.js`,
 	}, cli.OfWorker, func(c *cli.Call) error {
 		req.Id = c.Args[0]
-		if data != "" && dataIn != "" {
-			return errors.New("--data and --data-file exclude each other")
-		}
 		req.Data = []byte(data)
 		var err error
 		if dataIn != "" {
@@ -73,6 +70,8 @@ exit status is 1 when the message failed. It needs the role operator.`,
 	f.BoolVar(&req.Http, "http", false, "let the code send the HTTP requests that the worker may send; they take effect")
 	f.StringVarP(&code.file, "code", "f", "", "other code, from this `file`; - is standard input")
 	f.StringVar(&code.url, "url", "", "other code, fetched by the host from this `URL`")
+	cmd.MarkFlagsMutuallyExclusive("data", "data-file")
+	cmd.MarkFlagsMutuallyExclusive("code", "url")
 	return cmd
 }
 
@@ -129,11 +128,11 @@ func trialTable(t *output.Table, trial *operatorv1.TestWorkerResponse) {
 
 func develop() *cobra.Command {
 	var d devRun
-	cmd := cli.LocalCommand(&cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "dev FILE",
 		Short: "Run the code of a spec on this machine against sample messages",
 		Long: `Run the code of a spec on this machine against sample messages, one after the
-other. It needs no server. The code runs in a process of its own, within the limits of
+other. It needs no server, and sends no HTTP requests. The code runs in a process of its own, within the limits of
 its spec. The state is empty at first and lasts until the command ends. It shows what
 each message would publish and write, the timers that it would set, and what the code
 prints. After the messages it fires timers, in the order in which they are due and
@@ -143,22 +142,17 @@ when a message failed.
 ` + specHelp,
 		Example: `  lifecyclectl workers dev workers.yaml --message "one two" --message three
   lifecyclectl workers dev workers.yaml --id counter --messages samples.txt --env TOKEN=x`,
-	}, func(c *cli.Call) error {
-		if len(d.texts) == 0 && d.file == "" {
-			return errors.New("which messages? give --message TEXT, or --messages FILE with one in each line")
-		}
-		return d.once(c)
-	})
+		RunE: func(cmd *cobra.Command, args []string) error { return d.once(cli.LocalCall(cmd, args)) },
+	}
+	output.AddFlag(cmd)
 	f := cmd.Flags()
 	f.StringVar(&d.id, "id", "", "the `id` of the worker, in a file with several")
 	f.StringArrayVar(&d.texts, "message", nil, "a message; may be given more than once")
 	f.StringVar(&d.file, "messages", "", "messages, one in each line of this `file`; - is standard input")
 	f.StringArrayVar(&d.headers, "header", nil, "a `header` of each message, as Name=value; may be given more than once")
 	f.StringArrayVar(&d.env, "env", nil, "the value of a variable or secret of the spec, as `NAME=value`; may be given more than once")
-	f.BoolVar(&d.http, "http", false, "let the code send the HTTP requests that its spec allows; without it they fail")
-	f.StringArrayVar(&d.networks, "http-network", nil,
-		"a `network` that requests may reach although it is not public, such as 127.0.0.0/8; may be given more than once")
 	f.IntVar(&d.timers, "timers", 10, "how `many` timers to fire after the messages")
+	cmd.MarkFlagsOneRequired("message", "messages")
 	return cmd
 }
 
@@ -166,16 +160,11 @@ when a message failed.
 type devRun struct {
 	id, file            string
 	texts, headers, env []string
-	networks            []string
-	http                bool
 	timers              int
 }
 
 // once runs the messages, and then the timers that they have set.
-func (d *devRun) once(c *cli.Call) error {
-	if len(d.networks) > 0 && !d.http {
-		return errors.New("--http-network is for --http: without it there are no requests")
-	}
+func (d *devRun) once(c *cli.Call) (err error) {
 	spec, err := d.spec(c)
 	if err != nil {
 		return err
@@ -196,26 +185,16 @@ func (d *devRun) once(c *cli.Call) error {
 	for _, h := range headers {
 		header[h.GetName()] = append(header[h.GetName()], h.GetValues()...)
 	}
-	r, err := dev.Open(c.Context(), spec, dev.Options{Env: env, HTTP: d.http, Networks: d.networks})
+	r, err := dev.Open(c.Context(), spec, env)
 	if err != nil {
 		return cli.Fail(cli.ExitFindings, "%w", err)
 	}
-	handled, failed, err := d.handle(c, r, header, messages)
-	if err := errors.Join(err, r.Close()); err != nil {
-		return cli.Fail(cli.ExitFindings, "%w", err)
-	}
-	switch {
-	case c.Context().Err() != nil:
-		return context.Canceled
-	case failed > 0:
-		return cli.Fail(cli.ExitFindings, "%d of %d messages failed", failed, handled)
-	}
-	return nil
-}
-
-// handle gives the messages to the worker, and then fires its timers.
-func (d *devRun) handle(c *cli.Call, r *dev.Runner, header map[string][]string, messages [][]byte) (handled, failed int, err error) {
+	defer func() { err = errors.Join(err, r.Close()) }()
+	handled, failed := 0, 0
 	show := func(what string, data []byte, result *dev.Result) error {
+		if c.Context().Err() != nil {
+			return context.Canceled
+		}
 		handled++
 		if result.GetError() != "" {
 			failed++
@@ -223,23 +202,23 @@ func (d *devRun) handle(c *cli.Call, r *dev.Runner, header map[string][]string, 
 		return showResult(c, what+": "+preview(data, int64(len(data))), result)
 	}
 	for i, data := range messages {
-		if c.Context().Err() != nil {
-			break
-		}
 		if err := show(fmt.Sprintf("message %d", i+1), data, r.Handle(c.Context(), header, data)); err != nil {
-			return handled, failed, err
+			return err
 		}
 	}
-	for i := 0; i < d.timers && c.Context().Err() == nil; i++ {
+	for range d.timers {
 		timer, result := r.Fire(c.Context())
 		if result == nil {
 			break
 		}
 		if err := show(timer.String(), timer.Data, result); err != nil {
-			return handled, failed, err
+			return err
 		}
 	}
-	return handled, failed, nil
+	if failed > 0 {
+		return cli.Fail(cli.ExitFindings, "%d of %d messages failed", failed, handled)
+	}
+	return nil
 }
 
 func (d *devRun) spec(c *cli.Call) (*operatorv1.WorkerSpec, error) {
@@ -266,7 +245,7 @@ func (d *devRun) spec(c *cli.Call) (*operatorv1.WorkerSpec, error) {
 
 // variables returns the values that the flags give to the names of a spec.
 func (d *devRun) variables(spec *operatorv1.WorkerSpec) (map[string]string, error) {
-	names := slices.Concat(spec.GetEnv(), spec.GetSecrets(), spec.GetHttp().GetSecrets())
+	names := slices.Concat(spec.GetEnv(), spec.GetSecrets())
 	env := map[string]string{}
 	for _, text := range d.env {
 		name, value, ok := strings.Cut(text, "=")
@@ -312,7 +291,7 @@ func showResult(c *cli.Call, what string, result *dev.Result) error {
 		return c.Format.Item(c.OutOrStdout(), result)
 	}
 	out := output.NewTable(c.OutOrStdout())
-	out.Row(output.Strong(what))
+	out.Row(what)
 	trialTable(out, result)
 	if result.GetError() != "" {
 		out.Row("  " + result.GetError())

@@ -92,7 +92,7 @@ func transitionAll(c *cli.Call, yes *cli.Consent, req *operatorv1.TransitionRequ
 	if err := selectEntities(selector, wanted); err != nil {
 		return err
 	}
-	entities, err := listEntities(c, wanted, 0)
+	entities, err := listEntities(c.Context(), c, wanted, 0)
 	if err != nil {
 		return err
 	}

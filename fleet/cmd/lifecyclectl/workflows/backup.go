@@ -31,10 +31,10 @@ workflow. Without manifest.json the folder is of a backup that failed.`,
 		Example: `  lifecyclectl workflows backup MISSIONS missions-monday`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			p := cli.Begin(cmd.ErrOrStderr(), "backing up "+args[0])
-			status, err := s.backUp(cmd.Context(), args[0], args[1], tell(p, "backing up"))
+			status, err := s.backUp(cmd.Context(), args[0], args[1])
 			p.End()
 			if err != nil {
-				return failed(cmd, err)
+				return err
 			}
 			return writeBackup(cmd.OutOrStdout(), status)
 		},
@@ -71,11 +71,11 @@ has left, $JS.API.STREAM.DELETE.*, and may publish on $JS.SNAPSHOT.RESTORE.>.`,
 				status, err = verify(args[0])
 			} else {
 				p := cli.Begin(cmd.ErrOrStderr(), "restoring "+args[0])
-				status, err = s.restore(cmd.Context(), args[0], tell(p, "restoring"))
+				status, err = s.restore(cmd.Context(), args[0])
 				p.End()
 			}
 			if err != nil {
-				return failed(cmd, err)
+				return err
 			}
 			return writeBackup(cmd.OutOrStdout(), status)
 		},
@@ -86,9 +86,9 @@ has left, $JS.API.STREAM.DELETE.*, and may publish on $JS.SNAPSHOT.RESTORE.>.`,
 }
 
 // backUp backs up a bucket into a new folder and verifies the result.
-func (s *natsServer) backUp(ctx context.Context, bucket, dir string, opts ...workflow.BackupOption) (workflow.BackupStatus, error) {
+func (s *natsServer) backUp(ctx context.Context, bucket, dir string) (workflow.BackupStatus, error) {
 	err := s.with(ctx, func(ctx context.Context, js jetstream.JetStream) error {
-		return workflow.Backup(ctx, js, bucket, dir, opts...)
+		return workflow.Backup(ctx, js, bucket, dir)
 	})
 	if err != nil {
 		return workflow.BackupStatus{}, err
@@ -97,13 +97,13 @@ func (s *natsServer) backUp(ctx context.Context, bucket, dir string, opts ...wor
 }
 
 // restore verifies a backup and creates its streams.
-func (s *natsServer) restore(ctx context.Context, dir string, opts ...workflow.BackupOption) (workflow.BackupStatus, error) {
+func (s *natsServer) restore(ctx context.Context, dir string) (workflow.BackupStatus, error) {
 	status, err := verify(dir)
 	if err != nil {
 		return status, err
 	}
 	return status, s.with(ctx, func(ctx context.Context, js jetstream.JetStream) error {
-		return workflow.RestoreBackup(ctx, js, dir, opts...)
+		return workflow.RestoreBackup(ctx, js, dir)
 	})
 }
 
@@ -111,13 +111,6 @@ func (s *natsServer) restore(ctx context.Context, dir string, opts ...workflow.B
 func verify(dir string) (workflow.BackupStatus, error) {
 	status, err := workflow.VerifyBackup(dir)
 	return status, explained(err)
-}
-
-// tell shows how far a backup or a restore is.
-func tell(p *cli.Progress, doing string) workflow.BackupOption {
-	return workflow.TellProgress(func(stream string, bytes int64) {
-		p.Say("%s %s: %.1f MB", doing, stream, float64(bytes)/1e6)
-	})
 }
 
 func writeBackup(w io.Writer, status workflow.BackupStatus) error {
@@ -128,12 +121,4 @@ func writeBackup(w io.Writer, status workflow.BackupStatus) error {
 	}
 	t.Row("verified, of " + output.Moment(timestamppb.New(status.At)))
 	return output.Send(w, t.Text())
-}
-
-// failed returns the error of a command, which may have been interrupted.
-func failed(cmd *cobra.Command, err error) error {
-	if cmd.Context().Err() != nil {
-		return context.Canceled
-	}
-	return err
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
@@ -35,14 +34,11 @@ count as terminal. Without such entities the exit status is 0, else 1.`,
 		if err != nil {
 			return err
 		}
-		d, err := c.Workflows.GetDefinition(c.Context(), &operatorv1.GetDefinitionRequest{Type: c.Args[0]})
+		orphans, err := listEntities(c.Context(), c, &operatorv1.ListEntitiesRequest{Type: c.Args[0]}, 0)
 		if err != nil {
 			return err
 		}
-		orphans, err := orphansOf(c, d, next)
-		if err != nil {
-			return err
-		}
+		orphans = slices.DeleteFunc(orphans, func(e *operatorv1.Entity) bool { return why(e, next) == "" })
 		err = c.Write(&operatorv1.ListEntitiesResponse{Entities: orphans}, func(t *output.Table) {
 			if len(orphans) == 0 {
 				t.Row("no entity is orphaned")
@@ -50,7 +46,7 @@ count as terminal. Without such entities the exit status is 0, else 1.`,
 			}
 			t.Head("ID", "PHASE", "WHY")
 			for _, e := range orphans {
-				t.Row(e.GetId(), output.State(e.GetPhase()), output.Bad(why(next, e.GetPhase())))
+				t.Row(e.GetId(), output.State(e.GetPhase()), output.Bad(why(e, next)))
 			}
 		})
 		if err == nil && len(orphans) > 0 {
@@ -73,57 +69,25 @@ func readTable(file string, stdin io.Reader) (fsm.Table[string], error) {
 		Transitions fsm.Table[string] `yaml:"transitions"`
 	}
 	// A phase may be called "transitions" too: then its value is a list, no object.
-	if err := yaml.Unmarshal(data, &definition); err == nil && definition.Transitions != nil {
-		return definition.Transitions, checkTable(file, definition.Transitions)
-	}
 	var next fsm.Table[string]
-	if err := yaml.Unmarshal(data, &next); err != nil {
+	if err := yaml.Unmarshal(data, &definition); err == nil && definition.Transitions != nil {
+		next = definition.Transitions
+	} else if err := yaml.Unmarshal(data, &next); err != nil {
 		return nil, fmt.Errorf("%s is not a table of phases, such as {\"planning\": [\"flying\"], \"flying\": []}: %w", file, err)
 	}
-	return next, checkTable(file, next)
-}
-
-func checkTable(file string, next fsm.Table[string]) error {
 	if err := next.Validate(); err != nil {
-		return fmt.Errorf("%s: %w", file, err)
+		return nil, fmt.Errorf("%s: %w", file, err)
 	}
-	return nil
+	return next, nil
 }
 
-// orphansOf returns the entities whose phase the new table lost or made terminal.
-func orphansOf(c *cli.Call, d *operatorv1.Definition, next fsm.Table[string]) (found []*operatorv1.Entity, err error) {
-	known := make(map[string]bool)
-	for _, p := range d.GetPhases() {
-		known[p.GetName()] = true
-		isLost := !next.Has(p.GetName()) || len(p.GetNext()) > 0 && next.IsTerminal(p.GetName())
-		if !isLost || p.GetCount() == 0 {
-			continue
-		}
-		list, err := listEntities(c, &operatorv1.ListEntitiesRequest{Type: d.GetType(), Phase: p.GetName()}, 0)
-		if err != nil {
-			return nil, err
-		}
-		found = append(found, list...)
-	}
-	if d.GetDegraded() > 0 { // some are in a phase that even the present table does not have
-		list, err := listEntities(c, &operatorv1.ListEntitiesRequest{Type: d.GetType(), Active: true}, 0)
-		if err != nil {
-			return nil, err
-		}
-		for _, e := range list {
-			if !known[e.GetPhase()] && !next.Has(e.GetPhase()) {
-				found = append(found, e)
-			}
-		}
-	}
-	slices.SortFunc(found, func(a, b *operatorv1.Entity) int { return strings.Compare(a.GetId(), b.GetId()) })
-	return found, nil
-}
-
-// why says what a new table does to the entities of a phase.
-func why(next fsm.Table[string], phase string) string {
-	if !next.Has(phase) {
+// why says what the new table does to an entity, "" when it keeps it.
+func why(e *operatorv1.Entity, next fsm.Table[string]) string {
+	switch {
+	case !next.Has(e.GetPhase()):
 		return "the new table does not have the phase"
+	case len(e.GetNext()) > 0 && next.IsTerminal(e.GetPhase()):
+		return "the phase is terminal in the new table"
 	}
-	return "the phase is terminal in the new table"
+	return ""
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -48,6 +47,8 @@ func (s *natsServer) register(cmd *cobra.Command) {
 	add(&s.key, "nats-key-file", "", "`file` with the client's key (PEM)")
 	add(&s.domain, "nats-domain", "", "the JetStream `domain`")
 	cmd.Flags().AddFlagSet(s.flags)
+	cmd.MarkFlagsMutuallyExclusive("nats-creds", "nats-nkey-file")
+	cmd.MarkFlagsRequiredTogether("nats-cert-file", "nats-key-file")
 }
 
 // with connects and calls do. Its context ends when the connection breaks, or when the
@@ -96,23 +97,13 @@ func (s *natsServer) with(ctx context.Context, do func(context.Context, jetstrea
 }
 
 func (s *natsServer) options() (opts []nats.Option, err error) {
-	for _, one := range strings.Split(s.url, ",") {
-		u, err := url.Parse(strings.TrimSpace(one))
-		switch {
-		case err != nil || u.Host == "":
-			return nil, errors.New("the URL of NATS is not valid, want one such as nats://127.0.0.1:4222")
-		case u.User != nil:
-			return nil, fmt.Errorf("the URL %s has a user's name in it: credentials belong in a file", u.Redacted())
-		}
+	if strings.Contains(s.url, "@") {
+		return nil, errors.New("the URL of NATS has a user's name in it: credentials belong in a file")
 	}
-	switch {
-	case s.creds != "" && s.nkey != "":
-		return nil, errors.New("a credentials file and an nkey exclude each other")
-	case (s.cert == "") != (s.key == ""):
-		return nil, errors.New("a certificate and its key belong together: one is missing")
-	case s.creds != "":
+	if s.creds != "" {
 		opts = append(opts, nats.UserCredentials(s.creds))
-	case s.nkey != "":
+	}
+	if s.nkey != "" {
 		opt, err := nats.NkeyOptionFromSeed(s.nkey)
 		if err != nil {
 			return nil, fmt.Errorf("read the nkey: %w", err)
@@ -136,16 +127,14 @@ func unreachable(format string, args ...any) *cli.Failure {
 	return cli.Fail(cli.ExitUnreachable, format, args...).Hint("say where NATS is with --nats URL or LIFECYCLECTL_NATS")
 }
 
-// The server's codes for a stream that exists.
-const streamExists, restoreExists = 10058, 10130
+// errRestored is the server's error when a stream that is restored exists.
+var errRestored = &jetstream.APIError{ErrorCode: 10130}
 
 // explained gives an error its exit status and hints.
 func explained(err error) error {
-	var api *jetstream.APIError
 	isStatus := func(all ...error) bool {
 		return slices.ContainsFunc(all, func(one error) bool { return errors.Is(err, one) })
 	}
-	exists := errors.As(err, &api) && (api.ErrorCode == streamExists || api.ErrorCode == restoreExists)
 	switch {
 	case err == nil:
 		return nil
@@ -153,7 +142,7 @@ func explained(err error) error {
 		return cli.Fail(cli.ExitFindings, "%w", err)
 	case isStatus(jetstream.ErrStreamNotFound):
 		return cli.Fail(cli.ExitNotFound, "%w", err).Hint("lifecyclectl definitions TYPE names the bucket of a workflow")
-	case exists || isStatus(jetstream.ErrStreamNameAlreadyInUse):
+	case isStatus(jetstream.ErrStreamNameAlreadyInUse, errRestored):
 		return cli.Fail(cli.ExitConflict, "%w", err).Hint("a stream that differs from the backup is not touched: delete it first, to go back in time")
 	case isStatus(nats.ErrNoResponders, jetstream.ErrJetStreamNotEnabled):
 		return unreachable("%w", err)

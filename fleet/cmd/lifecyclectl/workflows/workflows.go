@@ -52,7 +52,7 @@ etag for --if-match of a transition or a patch.`,
 			return err
 		}
 		if follow {
-			return watchEntities(c, c.Args[0], c.Args[1], nil)
+			return watchEntities(c, &operatorv1.ListEntitiesRequest{Type: c.Args[0]}, c.Args[1])
 		}
 		return c.Write(e, func(t *output.Table) { entityTable(t, e) })
 	})
@@ -125,16 +125,9 @@ is not selected any more.`,
 			req.UpdatedAfter = timestamppb.New(time.Now().Add(-updated))
 		}
 		if follow {
-			if err := c.RefuseWithWatch("limit"); err != nil {
-				return err
-			}
-			req.PageSize = 1 // the server knows whether the filters can be meant
-			if _, err := c.Workflows.ListEntities(c.Context(), &req); err != nil {
-				return err
-			}
-			return watchEntities(c, c.Args[0], "", func(e *operatorv1.Entity) bool { return Matches(&req, e) })
+			return watchEntities(c, &req, "")
 		}
-		entities, err := listEntities(c, &req, limit)
+		entities, err := listEntities(c.Context(), c, &req, limit)
 		return c.Answer(&operatorv1.ListEntitiesResponse{Entities: entities}, err, func(t *output.Table) {
 			now := time.Now()
 			t.Head("ID", "PHASE", "UPDATED", "PARENT", "DEGRADED", "|", "ETAG", "NEXT")
@@ -154,14 +147,16 @@ is not selected any more.`,
 	f.StringVarP(&selector, "selector", "l", "", "only those for which `terms` hold: phase=PHASE and FIELD=VALUE, with commas")
 	f.IntVar(&limit, "limit", 0, "at most `N`; 0 is all")
 	f.BoolVarP(&follow, "watch", "w", false, "then show every change, as watch does")
-	_ = cmd.RegisterFlagCompletionFunc("phase", cli.CompletePhases)
+	cmd.MarkFlagsMutuallyExclusive("watch", "limit")
 	return cmd
 }
 
 // listEntities returns the entities that the request selects, at most limit of them unless
 // it is 0.
-func listEntities(c *cli.Call, req *operatorv1.ListEntitiesRequest, limit int) ([]*operatorv1.Entity, error) {
-	answer, err := cli.All(c.Context(), limit, req, c.Workflows.ListEntities)
+func listEntities(
+	ctx context.Context, c *cli.Call, req *operatorv1.ListEntitiesRequest, limit int,
+) ([]*operatorv1.Entity, error) {
+	answer, err := cli.All(ctx, limit, req, c.Workflows.ListEntities)
 	return answer.GetEntities(), err
 }
 
@@ -263,49 +258,50 @@ func watch() *cobra.Command {
 		Use:   "watch TYPE [ID]",
 		Short: "Show the entities of a workflow, or one, and then every change",
 		Long: `Show the entities of a workflow, or one, and then every change, until it is
-interrupted. It waits for a server that is away and then shows what changed,
-nothing twice. When an entity changes faster than it is read, only the last
-change is shown.
+interrupted. It looks every 2 s. When an entity has changed more than once since, only
+the last change is shown. It waits for a server that is away, and shows nothing twice.
 
 With -o json each change is one line with "kind" and "entity".`,
 	}, cli.OfWorkflow, func(c *cli.Call) error {
-		return watchEntities(c, c.Args[0], c.Arg(1), nil)
+		return watchEntities(c, &operatorv1.ListEntitiesRequest{Type: c.Args[0]}, c.Arg(1))
 	})
 }
 
-// watchEntities shows entities and every change: those that are wanted, and that one is not
-// any more. A nil wanted wants all.
-func watchEntities(c *cli.Call, typ, id string, wanted func(*operatorv1.Entity) bool) error {
+// watchEntities shows the entities that the request selects, or the one with the id, and
+// every change.
+func watchEntities(c *cli.Call, req *operatorv1.ListEntitiesRequest, id string) error {
 	out := c.Rows([]string{"AT", "ID", "PHASE", "ETAG"}, 20, 24, 14, 6)
 	show := func(kind operatorv1.WatchResponse_Kind, e *operatorv1.Entity, cells ...any) error {
 		return out.Add(&operatorv1.WatchResponse{Kind: kind, Entity: e}, cells...)
 	}
 	changes := cli.Changes[*operatorv1.Entity]{
-		Same:   func(a, b *operatorv1.Entity) bool { return a.GetRevision() == b.GetRevision() },
-		Wanted: wanted,
+		Key:  (*operatorv1.Entity).GetId,
+		Same: func(a, b *operatorv1.Entity) bool { return a.GetRevision() == b.GetRevision() },
 		Put: func(e *operatorv1.Entity) error {
 			return show(operatorv1.WatchResponse_KIND_PUT, e, output.Moment(e.GetUpdatedAt()), e.GetId(), output.State(e.GetPhase()), e.GetEtag())
 		},
-		Gone: func(id string, _ *operatorv1.Entity) error {
-			at := time.Now().UTC().Format(time.RFC3339)
-			return show(operatorv1.WatchResponse_KIND_DELETED, &operatorv1.Entity{Type: typ, Id: id}, at, id, output.Faint("(deleted)"), "")
-		},
-		Unwanted: func(e *operatorv1.Entity) error {
+		Gone: func(id string, last *operatorv1.Entity) error {
+			e, err := c.Workflows.GetEntity(c.Context(), &operatorv1.GetEntityRequest{Type: req.GetType(), Id: id})
+			if connect.CodeOf(err) == connect.CodeNotFound {
+				e = &operatorv1.Entity{Type: req.GetType(), Id: id}
+				at := time.Now().UTC().Format(time.RFC3339)
+				return show(operatorv1.WatchResponse_KIND_DELETED, e, at, id, output.Faint("(deleted)"), "")
+			}
+			if err != nil {
+				e = last
+			}
 			note := output.Faint("(no longer selected)")
-			return show(operatorv1.WatchResponse_KIND_DELETED, e, output.Moment(e.GetUpdatedAt()), e.GetId(), output.State(e.GetPhase()), note)
+			return show(operatorv1.WatchResponse_KIND_DELETED, e, output.Moment(e.GetUpdatedAt()), id, output.State(e.GetPhase()), note)
 		},
 	}
-	ctx, stop := cli.WhileRead(c.Context(), c.OutOrStdout())
-	defer stop()
-	return cli.Follow(ctx, c.Notices(), func(ctx context.Context) (*connect.ServerStreamForClient[operatorv1.WatchResponse], error) {
-		return c.Workflows.Watch(ctx, &operatorv1.WatchRequest{Type: typ, Id: id})
-	}, changes.Begin, func(m *operatorv1.WatchResponse) error {
-		return changes.Take(m.GetKind(), m.GetEntity().GetId(), m.GetEntity())
-	})
+	if id != "" {
+		req.Contains = id
+	}
+	return cli.Watch(c, func(ctx context.Context) ([]*operatorv1.Entity, error) {
+		entities, err := listEntities(ctx, c, req, 0)
+		return slices.DeleteFunc(entities, func(e *operatorv1.Entity) bool { return id != "" && e.GetId() != id }), err
+	}, changes.Take)
 }
-
-// A server filters lists. A watch of a server sends everything, so its filters are here, and
-// mean the same.
 
 // selectEntities adds the terms of a selector to the filters of a list.
 func selectEntities(selector string, req *operatorv1.ListEntitiesRequest) error {
@@ -326,42 +322,4 @@ func selectEntities(selector string, req *operatorv1.ListEntitiesRequest) error 
 		}
 	}
 	return nil
-}
-
-// Matches reports whether a list with the filters of req would have an entity.
-func Matches(req *operatorv1.ListEntitiesRequest, e *operatorv1.Entity) bool {
-	isInPhase := req.GetPhase() == "" || e.GetPhase() == req.GetPhase()
-	isActive := (!req.GetActive() || !e.GetTerminal()) && (!req.GetPaused() || e.GetPaused())
-	isNew := req.GetUpdatedAfter() == nil || e.GetUpdatedAt().AsTime().After(req.GetUpdatedAfter().AsTime())
-	if !isInPhase || !isActive || !isNew || !strings.Contains(e.GetId(), req.GetContains()) {
-		return false
-	}
-	for _, term := range req.GetMatch() {
-		name, want, _ := strings.Cut(term, "=")
-		value := e.GetFields().GetFields()[name]
-		if value == nil || !isValue(value.AsInterface(), want) {
-			return false
-		}
-	}
-	return true
-}
-
-// isValue reports whether a value of an entity is what a filter wants.
-func isValue(value any, want string) bool {
-	switch v := value.(type) {
-	case string:
-		if v == want {
-			return true
-		}
-		at, err := time.Parse(time.RFC3339Nano, v)
-		wanted, wrong := time.Parse(time.RFC3339Nano, want)
-		return err == nil && wrong == nil && at.Equal(wanted)
-	case float64:
-		n, err := strconv.ParseFloat(want, 64)
-		return err == nil && n == v
-	case bool:
-		b, err := strconv.ParseBool(want)
-		return err == nil && b == v
-	}
-	return false
 }

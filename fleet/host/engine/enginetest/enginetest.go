@@ -11,15 +11,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"reflect"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
+	"github.com/pleme-io/lifecycle-go/fleet/internal/effects"
 )
 
 // Suite is one engine and code in its language.
@@ -243,83 +242,32 @@ func (r *runner) skip(t *testing.T, mode string) {
 	}
 }
 
-// State is an engine.State in memory. It checks keys, and has no fencing.
-type State struct {
-	mu     sync.Mutex
-	values map[string][]byte
-	timers map[string]engine.Timer
-}
+// State is an engine.State in memory. It checks keys, and has no fencing. It has timers too, and
+// there it always is 1,000,000 ms after the beginning of 1970.
+type State struct{ effects.Handle }
 
-// NewState returns an empty state. It has timers too, and there it always is 1,000,000 ms
-// after the beginning of 1970.
+// NewState returns an empty state.
 func NewState() *State {
-	return &State{values: make(map[string][]byte), timers: make(map[string]engine.Timer)}
+	return &State{effects.Handle{Source: empty{}, MaxTimers: effects.MaxTimers}}
 }
 
-// SetTimer sets a timer.
-func (s *State) SetTimer(_ context.Context, t engine.Timer) (err error) {
-	if t.At, err = t.DueAt(time.UnixMilli(1_000_000)); err != nil {
-		return err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.timers[t.Name] = t
-	return nil
-}
+// empty is where nothing is stored.
+type empty struct{}
 
-// CancelTimer removes it.
-func (s *State) CancelTimer(_ context.Context, name string) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.timers, name)
-	return engine.CheckTimerName(name)
-}
-
-// ListTimers returns all timers.
-func (s *State) ListTimers(context.Context) (all []engine.Timer, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, name := range slices.Sorted(maps.Keys(s.timers)) {
-		all = append(all, engine.Timer{Name: name, At: s.timers[name].At})
-	}
-	return all, nil
+func (empty) Value(context.Context, string) ([]byte, bool, error) { return nil, false, nil }
+func (empty) Now(context.Context) time.Time                       { return time.UnixMilli(1_000_000) }
+func (empty) Timers(context.Context) (map[string]engine.Timer, int, error) {
+	return make(map[string]engine.Timer), 0, nil
 }
 
 // Data returns the data of a timer.
 func (s *State) Data(timer string) string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return string(s.timers[timer].Data)
-}
-
-// Get returns the value of key.
-func (s *State) Get(_ context.Context, key string) ([]byte, bool, error) {
-	if err := engine.CheckKey(key); err != nil {
-		return nil, false, err
+	for _, c := range s.TimerChanges() {
+		if c.Name == timer {
+			return string(c.Timer.Data)
+		}
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	v, ok := s.values[key]
-	return v, ok, nil
-}
-
-// Put sets it.
-func (s *State) Put(_ context.Context, key string, v []byte) error {
-	if err := engine.CheckKey(key); err != nil {
-		return err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.values[key] = bytes.Clone(v)
-	return nil
-}
-
-// Delete removes it.
-func (s *State) Delete(_ context.Context, key string) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.values, key)
-	return nil
+	return ""
 }
 
 // Fetch answers 201 with what it was asked, and refuses every path but /data.

@@ -26,11 +26,11 @@ type action struct {
 	on     *subject // what it is about
 	fields []string // names of fields of the form, besides the input and the subject's fields
 
-	title  string   // "" when ask sets it; the name of the subject follows it
-	does   []string // what will happen, in sentences
-	button string
-	danger bool
-	input  input
+	Title  string   // "" when ask sets it; the name of the subject follows it
+	Does   []string // what will happen, in sentences
+	Button string
+	Danger bool
+	Input  input
 
 	// ask completes the question of the first step, nil for nothing to complete. It may
 	// change the form.
@@ -102,7 +102,7 @@ var actions = map[string]*action{
 		method: "WorkflowService.Transition",
 		on:     onEntity,
 		fields: []string{"phase", "if_match"},
-		input:  input{Name: "note", Label: "Note, for the history"},
+		Input:  input{Name: "note", Label: "Note, for the history"},
 		ask:    askTransition,
 		do:     send(workflows, operatorv1connect.WorkflowServiceHandler.Transition),
 		done:   "The transition is done.",
@@ -110,23 +110,25 @@ var actions = map[string]*action{
 	"pause": {
 		method: "WorkflowService.Pause",
 		on:     onEntity,
-		title:  "Pause",
-		does: []string{
+		Title:  "Pause",
+		Does: []string{
 			"Its hooks, its timers and its deadline rest until it is resumed, and programs cannot move it.",
 			"Operators can. What came due meanwhile happens at once when it is resumed.",
 		},
-		button: "Pause this entity",
-		input:  input{Name: "reason", Label: "Reason, for the history"},
+		Button: "Pause this entity",
+		Input:  input{Name: "reason", Label: "Reason, for the history"},
 		do:     send(workflows, operatorv1connect.WorkflowServiceHandler.Pause),
 		done:   "The entity is paused.",
 	},
 	"unpause": {
 		method: "WorkflowService.Resume",
 		on:     onEntity,
-		title:  "Resume",
-		does:   []string{"Timers and the deadline that came due meanwhile fire at once, in order, and hooks get what happened."},
-		button: "Resume this entity",
-		input:  input{Name: "note", Label: "Note, for the history"},
+		Title:  "Resume",
+		Does: []string{
+			"Timers and the deadline that came due meanwhile fire at once, in order, and hooks get what happened.",
+		},
+		Button: "Resume this entity",
+		Input:  input{Name: "note", Label: "Note, for the history"},
 		do:     send(workflows, operatorv1connect.WorkflowServiceHandler.Resume),
 		done:   "The entity goes on.",
 	},
@@ -134,7 +136,7 @@ var actions = map[string]*action{
 		method: "WorkflowService.Patch",
 		on:     onEntity,
 		fields: []string{"field", "if_match"},
-		input:  input{Name: "value"},
+		Input:  input{Name: "value"},
 		ask:    askPatch,
 		do:     doPatch,
 		done:   "The fields are changed.",
@@ -142,37 +144,37 @@ var actions = map[string]*action{
 	"drain": {
 		method: "ProcessService.DrainProcess",
 		on:     onProcess,
-		title:  "Drain",
-		does: []string{
+		Title:  "Drain",
+		Does: []string{
 			"Its readiness goes down, and the cluster sends new work elsewhere.",
 			"What is in flight is finished within its drain window and shutdown grace.",
 			"Then the process ends, for good. Its supervisor, such as Kubernetes, starts another in its place.",
 		},
-		button: "Drain this process",
-		danger: true,
-		input:  reason,
+		Button: "Drain this process",
+		Danger: true,
+		Input:  reason,
 		do:     send(processes, operatorv1connect.ProcessServiceHandler.DrainProcess),
 		done:   "The process has begun to drain.",
 	},
 	"suspend": {
 		method: "ProcessService.SuspendProcess",
 		on:     onProcess,
-		title:  "Suspend",
-		does: []string{
+		Title:  "Suspend",
+		Does: []string{
 			"Its readiness goes down until it is resumed, and the cluster sends new work elsewhere.",
 			"Nothing stops: the process goes on working.",
 		},
-		button: "Suspend readiness",
-		input:  input{Name: "reason", Label: "Reason", Needed: true},
+		Button: "Suspend readiness",
+		Input:  input{Name: "reason", Label: "Reason", Needed: true},
 		do:     send(processes, operatorv1connect.ProcessServiceHandler.SuspendProcess),
 		done:   "Readiness is suspended.",
 	},
 	"resume": {
 		method: "ProcessService.ResumeProcess",
 		on:     onProcess,
-		title:  "Resume",
-		does:   []string{"Its readiness follows its checks again, and the cluster sends work here when they pass."},
-		button: "Resume readiness",
+		Title:  "Resume",
+		Does:   []string{"Its readiness follows its checks again, and the cluster sends work here when they pass."},
+		Button: "Resume readiness",
 		do:     send(processes, operatorv1connect.ProcessServiceHandler.ResumeProcess),
 		done:   "Readiness follows the checks again.",
 	},
@@ -180,8 +182,8 @@ var actions = map[string]*action{
 		method: "ProcessService.RestartUnit",
 		on:     onProcess,
 		fields: []string{"unit"},
-		button: "Restart this unit",
-		input:  reason,
+		Button: "Restart this unit",
+		Input:  reason,
 		ask:    askRestartUnit,
 		do:     send(processes, operatorv1connect.ProcessServiceHandler.RestartUnit),
 		done:   "The unit was asked to restart: its state is below.",
@@ -189,36 +191,36 @@ var actions = map[string]*action{
 	"start": {
 		method: "WorkerService.StartWorker",
 		on:     onWorker,
-		title:  "Start",
-		does: []string{
+		Title:  "Start",
+		Does: []string{
 			"The worker gets messages again, from where it stopped. Messages that arrived in between come first.",
 		},
-		button: "Feed this worker",
+		Button: "Feed this worker",
 		do:     send(workers, operatorv1connect.WorkerServiceHandler.StartWorker),
 		done:   "The worker gets messages again.",
 	},
 	"stop": {
 		method: "WorkerService.StopWorker",
 		on:     onWorker,
-		title:  "Stop",
-		does: []string{
+		Title:  "Stop",
+		Does: []string{
 			"The worker finishes its current message and gets no other.",
 			"Messages wait for it until it is started again. Nothing is lost.",
 		},
-		button: "Stop this worker",
+		Button: "Stop this worker",
 		do:     send(workers, operatorv1connect.WorkerServiceHandler.StopWorker),
 		done:   "The worker is stopped.",
 	},
 	"delete": {
 		method: "WorkerService.DeleteWorker",
 		on:     onWorker,
-		title:  "Delete",
-		does: []string{
+		Title:  "Delete",
+		Does: []string{
 			"The worker finishes its current message.",
 			"Then its subscription, its record and its code are removed. This cannot be undone.",
 		},
-		button: "Delete this worker for good",
-		danger: true,
+		Button: "Delete this worker for good",
+		Danger: true,
 		do:     send(workers, operatorv1connect.WorkerServiceHandler.DeleteWorker),
 		done:   "The worker is deleted.",
 		back:   onAllWorkers.page,
@@ -227,7 +229,7 @@ var actions = map[string]*action{
 		method: "WorkerService.Rollback",
 		on:     onWorker,
 		fields: []string{"digest"},
-		title:  "Roll back",
+		Title:  "Roll back",
 		ask:    askRollback,
 		do:     send(workers, operatorv1connect.WorkerServiceHandler.Rollback),
 		done:   "The worker runs the earlier code.",
@@ -235,12 +237,12 @@ var actions = map[string]*action{
 	"promote": {
 		method: "WorkerService.PromoteWorker",
 		on:     onWorker,
-		title:  "Promote the canary of",
-		does: []string{
+		Title:  "Promote the canary of",
+		Does: []string{
 			"The canary becomes the worker's version, between two messages, and gets every message.",
 			"The version before it stays in the list: you can roll back to it.",
 		},
-		button: "Give it every message",
+		Button: "Give it every message",
 		do:     send(workers, operatorv1connect.WorkerServiceHandler.PromoteWorker),
 		done:   "The canary is the worker's version now.",
 	},
@@ -248,8 +250,8 @@ var actions = map[string]*action{
 		method: "WorkerService.Redrive",
 		on:     onWorker,
 		fields: []string{"letter", "all", "group"},
-		title:  "Redrive dead letters of",
-		button: "Hand them to the worker again",
+		Title:  "Redrive dead letters of",
+		Button: "Hand them to the worker again",
 		ask:    askRedrive,
 		do: func(ctx context.Context, d *Dashboard, form url.Values) ([]int, error) {
 			ids, all, group := chosen(form)
@@ -273,8 +275,8 @@ var actions = map[string]*action{
 		method: "WorkerService.RedriveEdited",
 		on:     onWorker,
 		fields: []string{"letter", "as"},
-		button: "Hand the edited message to the worker",
-		input:  input{Name: "value", Label: "Message", Lines: true},
+		Button: "Hand the edited message to the worker",
+		Input:  input{Name: "value", Label: "Message", Lines: true},
 		ask:    askEdit,
 		do:     doEdit,
 		done:   "The edited message is given to the worker.",
@@ -284,10 +286,10 @@ var actions = map[string]*action{
 		method: "WorkerService.DiscardDeadLetters",
 		on:     onWorker,
 		fields: []string{"letter", "all", "group"},
-		title:  "Discard dead letters of",
-		button: "Discard for good",
-		danger: true,
-		input:  input{Name: "note", Label: "Why, for the audit", Needed: true},
+		Title:  "Discard dead letters of",
+		Button: "Discard for good",
+		Danger: true,
+		Input:  input{Name: "note", Label: "Why, for the audit", Needed: true},
 		ask:    askDiscard,
 		do: func(ctx context.Context, d *Dashboard, form url.Values) ([]int, error) {
 			ids, all, group := chosen(form)
@@ -306,12 +308,12 @@ var actions = map[string]*action{
 	"recover": {
 		method: "WorkerService.RecoverWorkers",
 		on:     onAllWorkers,
-		title:  "Recover workers",
-		does: []string{
+		Title:  "Recover workers",
+		Does: []string{
 			"Every stored worker that should run and does not is loaded and gets messages again.",
 			"One that fails does not stop the others.",
 		},
-		button: "Recover workers",
+		Button: "Recover workers",
 		do: func(ctx context.Context, d *Dashboard, _ url.Values) ([]int, error) {
 			answer, err := d.cfg.Workers.RecoverWorkers(ctx, &operatorv1.RecoverWorkersRequest{})
 			return []int{len(answer.GetRecovered()), len(answer.GetFailures())}, err
@@ -370,13 +372,9 @@ func outcome(q url.Values) string {
 
 // question is the data of the page before an action.
 type question struct {
-	Action string
-	Title  string
-	Of     string   // the subject
-	Does   []string // what will happen, in sentences
-	Button string
-	Danger bool
-	Input  input
+	action
+	Action string // its name
+	Of     string // the subject
 	Value  string // of the input
 	Hidden url.Values
 	Back   string
@@ -414,17 +412,8 @@ func (d *Dashboard) ask(r *http.Request, v *view) error {
 func (d *Dashboard) question(ctx context.Context, v *view, name string, a *action, form url.Values) error {
 	ctx = d.cfg.Preview(ctx)
 	of := a.on.name(form)
-	q := &question{
-		Action: name,
-		Title:  strings.TrimSpace(a.title + " " + of),
-		Of:     of,
-		Does:   a.does,
-		Button: a.button,
-		Danger: a.danger,
-		Input:  a.input,
-		Hidden: url.Values{},
-		Back:   a.on.page(form),
-	}
+	q := &question{action: *a, Action: name, Of: of, Hidden: url.Values{}, Back: a.on.page(form)}
+	q.Title = strings.TrimSpace(a.Title + " " + of)
 	if a.ask != nil {
 		if err := a.ask(ctx, d, form, q); err != nil {
 			return err
@@ -450,7 +439,7 @@ func (d *Dashboard) act(r *http.Request, v *view) error {
 		if !d.may(r, name, a.on.of(form)) {
 			return err
 		}
-		given := form.Get(a.input.Name)
+		given := form.Get(a.Input.Name)
 		if again := d.question(r.Context(), v, name, a, form); again != nil {
 			return err
 		}

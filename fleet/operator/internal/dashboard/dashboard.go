@@ -53,14 +53,11 @@ type Config struct {
 	SignIn     string
 	SignsOutAt func() string
 
-	// Changed calls notify(true) once when it is ready and then on every change under a
-	// topic, and notify(false) as a heartbeat, until ctx ends.
-	Changed func(ctx context.Context, topic, name string, notify func(news bool) error) error
-
 	// Links returns the links of a process to other systems.
 	Links func(*operatorv1.Process) []Link
-	// Ages returns how long the entities of a workflow have been in each phase.
-	Ages func(ctx context.Context, typ string) []Age
+	// Ages returns how long the entities of a workflow have been in each phase: a list of
+	// workflow.PhaseCount, for the template alone.
+	Ages func(ctx context.Context, typ string) any
 
 	// May reports whether the caller may call a method, such as
 	// "ProcessService.DrainProcess", on the type, the worker or the process with that name;
@@ -137,7 +134,6 @@ func New(cfg Config) (*Dashboard, error) {
 	d.page("GET /ui/audit", d.audit)
 	d.page("GET /ui/act/{action}", d.ask)
 	d.page("POST /ui/act/{action}", d.act)
-	d.mux.HandleFunc("GET /ui/live", d.live)
 	d.page("/ui/", func(*http.Request, *view) error {
 		return connect.NewError(connect.CodeNotFound, fmt.Errorf("there is no such page"))
 	})
@@ -159,7 +155,7 @@ type view struct {
 	Sessions bool
 	SignIn   string // the name of the provider
 	Has      struct{ Workflows, Workers, Processes bool }
-	Topic    string   // the page is updated when this topic changes; "" for a static page
+	Live     bool     // the page fetches itself again
 	Away     []string // the dependencies that are away
 	Done     string   // what an action has just done
 	Problem  string   // why an action was refused or the page cannot be shown
@@ -185,7 +181,7 @@ func (d *Dashboard) page(pattern string, fill func(*http.Request, *view) error) 
 			return
 		}
 		if err != nil {
-			v.fail(r, httpcode.Of(connect.CodeOf(err)), client.Message(err))
+			v.fail(httpcode.Of(connect.CodeOf(err)), client.Message(err))
 		}
 		d.render(w, v)
 	})))
@@ -197,36 +193,16 @@ func (v *view) problem(err error) {
 }
 
 // fail turns a view into the page that says why the requested page is not shown.
-func (v *view) fail(r *http.Request, code int, problem string) {
-	v.Page, v.Topic, v.Done, v.Data, v.Problem, v.code = "error", "", "", nil, problem, code
+func (v *view) fail(code int, problem string) {
+	v.Page, v.Live, v.Done, v.Data, v.Problem, v.code = "error", false, "", nil, problem, code
 	v.Title = http.StatusText(code)
-	switch code {
-	case http.StatusNotFound:
-		v.Title = "Not found"
-	case http.StatusForbidden:
-		v.Title = "Not allowed"
-	case http.StatusTooManyRequests, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
-		v.Title = "Not now"
-	case http.StatusInternalServerError:
-		v.Title = "Server error"
-	}
-	// Link to the list that would have the requested object.
-	if parts := strings.Split(strings.TrimPrefix(r.URL.Path, "/ui/"), "/"); len(parts) > 1 {
-		switch parts[0] {
-		case "workflows", "workers":
-			v.Section, v.Data = parts[0], "/ui/"+parts[0]
-			if len(parts) > 2 && parts[0] == "workflows" {
-				v.Data = workflowPath(parts[1])
-			}
-		}
-	}
 }
 
 // Refuse renders the page for a request that was refused before routing. It has no
 // navigation, because the caller is not authenticated.
-func (d *Dashboard) Refuse(w http.ResponseWriter, r *http.Request, code int, problem string) {
+func (d *Dashboard) Refuse(w http.ResponseWriter, code int, problem string) {
 	v := d.view()
-	v.fail(r, code, problem)
+	v.fail(code, problem)
 	d.render(w, v)
 }
 
@@ -287,36 +263,6 @@ func (d *Dashboard) SignedOut(w http.ResponseWriter, next string, until time.Tim
 	d.render(w, v)
 }
 
-// live notifies a page when its content has changed. It sends no content: the page
-// fetches itself again, so content has only one way into a page.
-func (d *Dashboard) live(w http.ResponseWriter, r *http.Request) {
-	out := http.NewResponseController(w)
-	w.Header().Set("Content-Type", "text/event-stream")
-	w.Header().Set("Cache-Control", "no-store")
-	w.Header().Set("X-Accel-Buffering", "no")
-	say := func(line string) error {
-		if _, err := fmt.Fprintf(w, "%s\n\n", line); err != nil {
-			return err
-		}
-		return out.Flush()
-	}
-	if say(": here") != nil {
-		return
-	}
-	q := r.URL.Query()
-	err := d.cfg.Changed(r.Context(), q.Get("topic"), q.Get("name"), func(news bool) error {
-		if news {
-			return say("data: changed")
-		}
-		// An event, not a comment: the page must see that the server is alive.
-		return say("event: beat\ndata: ")
-	})
-	if err != nil && r.Context().Err() == nil {
-		line := strings.NewReplacer("\n", " ", "\r", " ").Replace(client.Message(err))
-		_ = say("event: over\ndata: " + line) // fails when the caller has gone
-	}
-}
-
 // Paths of the pages. Ids may be any text.
 func processPath(id string) string     { return "/ui/processes/" + url.PathEscape(id) }
 func workflowPath(typ string) string   { return "/ui/workflows/" + url.PathEscape(typ) }
@@ -328,8 +274,4 @@ func workerPath(id string) string {
 		return workflowPath(id[:i])
 	}
 	return "/ui/workers/" + url.PathEscape(id)
-}
-
-func livePath(topic, name string) string {
-	return "/ui/live?" + url.Values{"topic": {topic}, "name": {name}}.Encode()
 }

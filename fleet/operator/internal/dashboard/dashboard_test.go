@@ -83,7 +83,7 @@ func TestEveryActionHasAnOutcome(t *testing.T) {
 		}
 	}
 	for name, a := range actions {
-		asks := a.ask != nil || a.title != "" && len(a.does) > 0 && a.button != ""
+		asks := a.ask != nil || a.Title != "" && len(a.Does) > 0 && a.Button != ""
 		if !methods[a.method] || a.on == nil || a.do == nil || a.done == "" || !asks || strings.Count(a.done, "%d") > len(numberKeys) {
 			t.Errorf("the action %s is not whole: %+v", name, a)
 		}

@@ -17,24 +17,21 @@ import (
 )
 
 var helpers = template.FuncMap{
-	"actPath":    actPath,
-	"ago":        ago,
-	"breakable":  breakable,
-	"command":    diagnosis.Command,
-	"count":      count,
-	"digest":     digest,
-	"entityPath": entityPath,
-	"eventsOf":   eventsOf,
-	"exact":      exact,
-	"iso":        iso,
-	"join":       strings.Join,
-	"letterPath": letterPath,
-	"below":      below,
-	"findingRow": func(f *operatorv1.Finding, now time.Time, isBelow bool) findingRow {
-		return findingRow{f, now, isBelow}
-	},
+	"actPath":      actPath,
+	"age":          func(t, now time.Time) time.Duration { return max(0, now.Sub(t)) },
+	"ago":          ago,
+	"breakable":    breakable,
+	"command":      diagnosis.Command,
+	"count":        count,
+	"dict":         dict,
+	"digest":       digest,
+	"entityPath":   entityPath,
+	"exact":        exact,
+	"iso":          iso,
+	"join":         strings.Join,
+	"letterPath":   letterPath,
 	"lettersPath":  lettersPath,
-	"moreBelow":    func(f *operatorv1.Finding) int64 { return f.GetExplained() - int64(len(below(f))) },
+	"moreBelow":    func(f *operatorv1.Finding) int64 { return f.GetExplained() - int64(len(f.GetExplains())) },
 	"lower":        strings.ToLower,
 	"plural":       plural,
 	"preview":      preview,
@@ -53,19 +50,13 @@ var helpers = template.FuncMap{
 	"workflowPath": workflowPath,
 }
 
-// findingRow is a row of the findings. One that another finding explains is below that.
-type findingRow struct {
-	Finding *operatorv1.Finding
-	Now     time.Time
-	Below   bool
-}
-
-// maxBelow is how many of the findings that another one explains are shown below it.
-const maxBelow = 5
-
-func below(f *operatorv1.Finding) []*operatorv1.Finding {
-	list := f.GetExplains()
-	return list[:min(len(list), maxBelow)]
+// dict returns the data of a template: names, each followed by its value.
+func dict(pairs ...any) data {
+	d := data{}
+	for i := 0; i+1 < len(pairs); i += 2 {
+		d[fmt.Sprint(pairs[i])] = pairs[i+1]
+	}
+	return d
 }
 
 func ago(t *timestamppb.Timestamp, now time.Time) string {
@@ -216,11 +207,3 @@ func verb(action string) string {
 	}
 	return action
 }
-
-// listing is a list of events and the time of the page.
-type listing struct {
-	Events []*operatorv1.Event
-	Now    time.Time
-}
-
-func eventsOf(list []*operatorv1.Event, now time.Time) listing { return listing{list, now} }

@@ -75,7 +75,7 @@ func (d *Dashboard) home(r *http.Request, v *view) error {
 		}
 		return nil
 	}
-	v.Page, v.Section, v.Title, v.Topic = "fleet", "processes", "Fleet", livePath("processes", "")
+	v.Page, v.Section, v.Title, v.Live = "fleet", "processes", "Fleet", true
 	q := r.URL.Query()
 	req := &operatorv1.ListProcessesRequest{
 		Service:   q.Get("service"),
@@ -161,7 +161,7 @@ func (d *Dashboard) process(r *http.Request, v *view) error {
 	if err != nil {
 		return err
 	}
-	v.Page, v.Section, v.Title, v.Topic = "process", "processes", p.GetId(), livePath("processes", p.GetId())
+	v.Page, v.Section, v.Title, v.Live = "process", "processes", p.GetId(), true
 	v.Operator = d.may(r, "drain", p.GetId())
 	v.Inspects = d.cfg.May(r.Context(), "ProcessService.GetLogs", p.GetId())
 	past, err := d.cfg.Processes.ListEvents(r.Context(), &operatorv1.ListEventsRequest{Process: p.GetId(), PageSize: 30})
@@ -196,7 +196,7 @@ func (d *Dashboard) process(r *http.Request, v *view) error {
 }
 
 func (d *Dashboard) workflows(r *http.Request, v *view) error {
-	v.Page, v.Section, v.Title, v.Topic = "workflows", "workflows", "Workflows", livePath("workflows", "")
+	v.Page, v.Section, v.Title, v.Live = "workflows", "workflows", "Workflows", true
 	defs, err := d.cfg.Workflows.ListDefinitions(r.Context(), &operatorv1.ListDefinitionsRequest{})
 	if err != nil {
 		return err
@@ -240,7 +240,7 @@ func (d *Dashboard) workflow(r *http.Request, v *view) error {
 	if err != nil {
 		return err
 	}
-	v.Page, v.Section, v.Title, v.Topic = "workflow", "workflows", typ, livePath("workflow", typ)
+	v.Page, v.Section, v.Title, v.Live = "workflow", "workflows", typ, true
 	q := r.URL.Query()
 	req := &operatorv1.ListEntitiesRequest{
 		Type:      typ,
@@ -279,19 +279,8 @@ func (d *Dashboard) workflow(r *http.Request, v *view) error {
 		"Entities": list.GetEntities(),
 		"Pager":    pagerOf(r, list.GetNextPageToken(), "Next page").at("#entities"),
 		"Ages":     d.cfg.Ages(r.Context(), typ),
-		"Hooks":    hooksOf(def),
 	}
 	return nil
-}
-
-// hook is a hook of a workflow, with the page of its dead letters.
-type hook struct{ Name, Letters string }
-
-func hooksOf(def *operatorv1.Definition) (list []hook) {
-	for _, name := range def.GetHooks() {
-		list = append(list, hook{name, lettersPath(def.GetType()+"/"+name, "")})
-	}
-	return list
 }
 
 func (d *Dashboard) entity(r *http.Request, v *view) error {
@@ -308,7 +297,7 @@ func (d *Dashboard) entity(r *http.Request, v *view) error {
 	if err != nil {
 		return err
 	}
-	v.Page, v.Section, v.Title, v.Topic = "entity", "workflows", id, livePath("workflow", typ)
+	v.Page, v.Section, v.Title, v.Live = "entity", "workflows", id, true
 	v.Operator = d.may(r, "transition", typ)
 	been := map[diagram.Edge]int{}
 	for _, h := range history.GetEntries() {
@@ -351,7 +340,7 @@ func (d *Dashboard) entity(r *http.Request, v *view) error {
 }
 
 func (d *Dashboard) workers(r *http.Request, v *view) error {
-	v.Page, v.Section, v.Title, v.Topic = "workers", "workers", "Hosted workers", livePath("workers", "")
+	v.Page, v.Section, v.Title, v.Live = "workers", "workers", "Hosted workers", true
 	list, err := d.cfg.Workers.ListWorkers(r.Context(), &operatorv1.ListWorkersRequest{
 		PageSize:  200,
 		PageToken: r.URL.Query().Get("page"),
@@ -388,7 +377,7 @@ func (d *Dashboard) worker(r *http.Request, v *view) error {
 	if err != nil {
 		return err
 	}
-	v.Page, v.Section, v.Title, v.Topic = "worker", "workers", id, livePath("workers", id)
+	v.Page, v.Section, v.Title, v.Live = "worker", "workers", id, true
 	v.Operator = d.may(r, "start", id)
 	does := d.activityOf(r, w)
 	v.Data = data{
@@ -404,7 +393,7 @@ func (d *Dashboard) worker(r *http.Request, v *view) error {
 
 // events shows the journal. A process that has ended has its page here.
 func (d *Dashboard) events(r *http.Request, v *view) error {
-	v.Page, v.Section, v.Title, v.Topic = "events", "events", "Events", livePath("processes", "")
+	v.Page, v.Section, v.Title, v.Live = "events", "events", "Events", true
 	q := r.URL.Query()
 	req := &operatorv1.ListEventsRequest{
 		Service:   q.Get("service"),
@@ -437,7 +426,7 @@ var kinds = []string{
 }
 
 func (d *Dashboard) audit(r *http.Request, v *view) error {
-	v.Page, v.Section, v.Title, v.Topic = "audit", "audit", "Audit", livePath("audit", "")
+	v.Page, v.Section, v.Title, v.Live = "audit", "audit", "Audit", true
 	q := r.URL.Query()
 	req := &operatorv1.ListAuditRequest{
 		Who:       q.Get("who"),
@@ -509,16 +498,6 @@ func shown(list []*operatorv1.Finding, n int) []*operatorv1.Finding {
 // Link leads from a process to another system.
 type Link struct{ Name, URL string }
 
-// Age describes the entities of a workflow that are in one phase.
-type Age struct {
-	Phase  string
-	Count  int
-	Oldest string // its id
-	Since  time.Time
-	Median time.Duration
-	Stuck  int // longer than allowed
-}
-
 // stay is the time that an entity spent in a phase.
 type stay struct {
 	Phase    string
@@ -573,13 +552,13 @@ func stays(history []*operatorv1.HistoryEntry, terminal bool, now time.Time) (li
 
 // raw returns a message as the API has it.
 func raw(m proto.Message) string {
+	var b bytes.Buffer
 	text, err := protojson.Marshal(m)
+	if err == nil {
+		err = json.Indent(&b, text, "", "  ")
+	}
 	if err != nil {
 		return err.Error()
-	}
-	var b bytes.Buffer
-	if json.Indent(&b, text, "", "  ") != nil {
-		return string(text)
 	}
 	return b.String()
 }

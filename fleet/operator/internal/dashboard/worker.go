@@ -152,7 +152,7 @@ func (d *Dashboard) download(w http.ResponseWriter, r *http.Request) {
 		part, err := d.cfg.Workers.ReadDeadLetter(r.Context(), req)
 		if err != nil && req.GetOffset() == 0 {
 			v := d.view()
-			v.fail(r, httpcode.Of(connect.CodeOf(err)), client.Message(err))
+			v.fail(httpcode.Of(connect.CodeOf(err)), client.Message(err))
 			d.render(w, v)
 			return
 		}
@@ -164,7 +164,7 @@ func (d *Dashboard) download(w http.ResponseWriter, r *http.Request) {
 			h.Set("Content-Type", "application/octet-stream")
 			h.Set("X-Content-Type-Options", "nosniff")
 			h.Set("Content-Security-Policy", "default-src 'none'; sandbox")
-			h.Set("Content-Disposition", `attachment; filename="dead-letter-`+fileName(part.GetId())+`.bin"`)
+			h.Set("Content-Disposition", `attachment; filename="dead-letter-`+part.GetId()+`.bin"`)
 			h.Set("Content-Length", strconv.FormatInt(part.GetSize(), 10))
 			h.Set("Cache-Control", "no-store")
 		}
@@ -175,16 +175,6 @@ func (d *Dashboard) download(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-}
-
-// fileName returns the letters and digits of a name.
-func fileName(name string) string {
-	return strings.Map(func(c rune) rune {
-		if c < utf8.RuneSelf && (unicode.IsLetter(c) || unicode.IsDigit(c)) {
-			return c
-		}
-		return '-'
-	}, name[:min(len(name), 64)])
 }
 
 // asText reports whether a form can edit data as text: a browser sends each line of a

@@ -10,9 +10,10 @@ package feed
 import (
 	"context"
 	"errors"
-	"sort"
 	"sync"
 	"time"
+
+	"github.com/google/btree"
 
 	"github.com/pleme-io/lifecycle-go/fleet/internal/stream"
 	"github.com/pleme-io/lifecycle-go/worker"
@@ -29,8 +30,8 @@ type Source[T any] func(ctx context.Context, to stream.Sink[T]) error
 // reader gets the deletion before the synced item too. Readers do not see a gap
 // of the source: they get the differences after it. When a key has changed
 // several times since a reader's last item, the reader gets only its latest
-// value. The Feed keeps the latest value of each key and a log that says which
-// key changed when. A reader is a place in that log.
+// value. The Feed keeps the latest change of each key, in the order of the changes. A
+// reader is a place in that order.
 //
 // The zero value is not usable. All methods may be called concurrently.
 type Feed[T any] struct {
@@ -38,11 +39,10 @@ type Feed[T any] struct {
 	opts   Options[T]
 
 	mu      sync.Mutex // guards the fields below
-	latest  map[string]entry[T]
-	log     []change // by seq
-	forgot  uint64   // the newest deletion that the log no longer has
-	full    int      // the length at which the log is compacted next
-	live    int      // keys that have a value
+	latest  map[string]change[T]
+	order   *btree.BTreeG[change[T]] // the same, by seq
+	deleted []change[T]              // deletions, oldest first; some keys have a later change
+	forgot  uint64                   // the newest deletion that is not known any more
 	seq     uint64
 	synced  bool
 	seen    map[string]bool // during a sync: keys that the source has sent
@@ -65,45 +65,56 @@ type Options[T any] struct {
 	Merge func(key string, old T, known bool, new T) (value T, news bool)
 }
 
-type entry[T any] struct {
-	value   T // for a deleted key its last value, for Reader.sees
+// change is the latest change of a key.
+type change[T any] struct {
 	seq     uint64
+	key     string
+	value   T // for a deleted key its last value, for Reader.sees
 	deleted bool
 }
 
-type change struct {
-	seq uint64
-	key string
-}
+func isBefore[T any](a, b change[T]) bool { return a.seq < b.seq }
 
 // New returns a Feed of source. The caller must close it.
 func New[T any](source Source[T], opts Options[T]) *Feed[T] {
 	f := &Feed[T]{
 		source:  source,
 		opts:    opts,
-		latest:  map[string]entry[T]{},
 		changed: make(chan struct{}),
 		readers: map[*Reader[T]]bool{},
 	}
+	f.forgetLocked()
 	if opts.Always {
 		f.startLocked() // nothing else has the Feed yet
 	}
 	return f
 }
 
-// Synced reports whether the Feed has read everything that the source had.
-func (f *Feed[T]) Synced() bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.synced
+// forgetLocked forgets all values.
+func (f *Feed[T]) forgetLocked() {
+	f.latest, f.order, f.deleted = map[string]change[T]{}, btree.NewG(32, isBefore[T]), nil
+	f.synced, f.seen = false, nil
 }
 
-// Get returns the latest value of a key, and false when it has none.
-func (f *Feed[T]) Get(key string) (value T, ok bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	e, ok := f.latest[key]
-	return e.value, ok && !e.deleted
+// Synced waits until the Feed has read everything that the source had. It returns an error when ctx
+// ends first, or when the Feed is closed.
+func (f *Feed[T]) Synced(ctx context.Context) error {
+	for {
+		f.mu.Lock()
+		synced, closed, changed := f.synced, f.closed, f.changed
+		f.mu.Unlock()
+		switch {
+		case synced:
+			return nil
+		case closed:
+			return context.Canceled
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-changed:
+		}
+	}
 }
 
 // Each calls fn for the latest value of each key, in any order. fn must not call the Feed.
@@ -154,17 +165,6 @@ func (f *Feed[T]) startLocked() {
 	go f.run(ctx, before, f.done)
 }
 
-// Follow is Read for a reader that needs no current values: it reads a synced item, once
-// the feed has read its source, and then the changes since this call. While the feed reads its source
-// for the first time, each value of it is a change.
-func (f *Feed[T]) Follow(key string, sees func(T) bool) *Reader[T] {
-	r := f.Read(key, sees)
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	r.begun, r.at, r.since = true, f.seq, f.seq
-	return r
-}
-
 // Close ends the reader. A second call does nothing.
 func (r *Reader[T]) Close() {
 	f := r.feed
@@ -176,8 +176,7 @@ func (r *Reader[T]) Close() {
 	}
 	f.stop()
 	f.stop = nil
-	// Forget everything: without a source the values are out of date.
-	f.latest, f.log, f.live, f.synced, f.seen = map[string]entry[T]{}, nil, 0, false, nil
+	f.forgetLocked() // without a source the values are out of date
 }
 
 // Close stops the source and waits for it. Readers get context.Canceled.
@@ -242,26 +241,20 @@ func (r *Reader[T]) takeLocked(limit int) (items []stream.Item[T]) {
 	if !r.begun {
 		r.begun, r.since = true, f.seq
 	}
-	from := sort.Search(len(f.log), func(i int) bool { return f.log[i].seq > r.at })
-	for _, c := range f.log[from:] {
+	f.order.AscendGreaterOrEqual(change[T]{seq: r.at + 1}, func(c change[T]) bool {
 		if len(items) == limit {
-			return items
+			return false
 		}
 		r.at = c.seq
-		e, ok := f.latest[c.key]
-		isReplaced := !ok || e.seq != c.seq // the key changed again later
-		if isReplaced || !r.reads(c.key, e.value) {
-			continue
+		switch {
+		case !r.reads(c.key, c.value):
+		case !c.deleted:
+			items = append(items, stream.Item[T]{Kind: stream.Put, Key: c.key, Value: c.value})
+		case c.seq > r.since:
+			items = append(items, stream.Item[T]{Kind: stream.Deleted, Key: c.key})
 		}
-		if e.deleted {
-			if c.seq > r.since {
-				items = append(items, stream.Item[T]{Kind: stream.Deleted, Key: c.key})
-			}
-			continue
-		}
-		items = append(items, stream.Item[T]{Kind: stream.Put, Key: c.key, Value: e.value})
-	}
-	r.at = f.seq // the log lacks only changes that a newer change of the same key replaces
+		return true
+	})
 	if f.synced && !r.synced && len(items) < limit {
 		r.synced = true
 		items = append(items, stream.Item[T]{Kind: stream.Synced})
@@ -333,46 +326,48 @@ func (f *Feed[T]) take(ctx context.Context, it stream.Item[T]) {
 }
 
 func (f *Feed[T]) mergeLocked(key string, value T) {
-	if f.opts.Merge == nil {
-		f.putLocked(key, entry[T]{value: value})
-		return
+	if f.seen != nil {
+		f.seen[key] = true
 	}
 	old, ok := f.latest[key]
-	known := ok && !old.deleted
-	value, news := f.opts.Merge(key, old.value, known, value)
+	known, news := ok && !old.deleted, true
+	if f.opts.Merge != nil {
+		value, news = f.opts.Merge(key, old.value, known, value)
+	}
 	if news || !known {
-		f.putLocked(key, entry[T]{value: value})
+		f.putLocked(change[T]{key: key, value: value})
 		return
 	}
 	old.value = value
 	f.latest[key] = old
-	if f.seen != nil {
-		f.seen[key] = true
-	}
+	f.order.ReplaceOrInsert(old)
 }
 
 func (f *Feed[T]) deleteLocked(key string) {
-	if e, ok := f.latest[key]; ok && !e.deleted {
-		f.putLocked(key, entry[T]{value: e.value, deleted: true})
+	if old, ok := f.latest[key]; ok && !old.deleted {
+		f.putLocked(change[T]{key: key, value: old.value, deleted: true})
 	}
 }
 
-func (f *Feed[T]) putLocked(key string, e entry[T]) {
-	if old, ok := f.latest[key]; ok && !old.deleted {
-		f.live--
-	}
-	if !e.deleted {
-		f.live++
-		if f.seen != nil {
-			f.seen[key] = true
-		}
+func (f *Feed[T]) putLocked(c change[T]) {
+	if old, ok := f.latest[c.key]; ok {
+		f.order.Delete(old)
 	}
 	f.seq++
-	e.seq = f.seq
-	f.latest[key] = e
-	f.log = append(f.log, change{f.seq, key})
-	if len(f.log) > f.full {
-		f.compactLocked()
+	c.seq = f.seq
+	f.latest[c.key] = c
+	f.order.ReplaceOrInsert(c)
+	if c.deleted {
+		f.deleted = append(f.deleted, c)
+	}
+	for len(f.deleted) > 0 && (len(f.deleted) > maxDeleted || len(f.readers) == 0) {
+		old := f.deleted[0]
+		f.deleted = f.deleted[1:]
+		if f.order.Has(old) {
+			f.order.Delete(old)
+			delete(f.latest, old.key)
+			f.forgot = old.seq
+		}
 	}
 	if f.synced || f.seq%256 == 0 { // wake readers in batches before the sync
 		f.wakeLocked()
@@ -383,33 +378,8 @@ func (f *Feed[T]) putLocked(key string, e entry[T]) {
 // forgotten a deletion that it has not read. The reader must start again.
 var ErrSlow = errors.New("the reader is too slow")
 
-// maxDeleted is the number of later changes for which the Feed remembers a
-// deletion, for slow readers.
-const maxDeleted = 16384
-
-// compactLocked removes changes that a newer change of the same key replaces, and
-// deletions that every reader has read.
-func (f *Feed[T]) compactLocked() {
-	oldest := f.seq
-	for r := range f.readers {
-		oldest = min(oldest, r.at)
-	}
-	kept := f.log[:0]
-	for _, c := range f.log {
-		e, ok := f.latest[c.key]
-		switch {
-		case !ok || e.seq != c.seq:
-		case e.deleted && (c.seq <= oldest || f.seq-c.seq > maxDeleted):
-			delete(f.latest, c.key)
-			f.forgot = c.seq
-		default:
-			kept = append(kept, c)
-		}
-	}
-	clear(f.log[len(kept):])
-	f.log = kept
-	f.full = 2*len(kept) + 1024 // keeps the cost per change constant
-}
+// maxDeleted is how many deletions the Feed remembers for slow readers.
+const maxDeleted = 4096
 
 func (f *Feed[T]) wakeLocked() {
 	close(f.changed)

@@ -57,37 +57,46 @@ func (t *target) dial(limit time.Duration) (*conn, error) {
 	return &conn{Conn: c, reader: bufio.NewReader(c)}, nil
 }
 
-// get sends one request and reads its answer to the end. close reports whether the
+// lost is the loss of a request for a reason.
+func lost(how How, doing string, err error) Loss {
+	return Loss{How: how, Why: strings.TrimPrefix(doing+": "+err.Error(), ": ")}
+}
+
+// get sends one request and reads its answer to the end. over reports whether the
 // server ends the connection.
-func (t *target) get(c *conn, limit time.Duration) (close bool, how How, err error) {
+func (t *target) get(c *conn, limit time.Duration) (over bool, l Loss) {
 	if err := c.SetDeadline(time.Now().Add(limit)); err != nil {
-		return true, Closed, err
+		return true, lost(Closed, "", err)
 	}
 	if _, err := fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: %s\r\nUser-Agent: lifecyclectl-prove\r\n\r\n", t.Get, t.Addr); err != nil {
-		return true, howOf(err), fmt.Errorf("send: %w", err)
+		return true, lost(howOf(err), "send", err)
 	}
 	if _, err := c.reader.Peek(1); err != nil {
-		return true, howOf(err), fmt.Errorf("wait for the answer: %w", err)
+		return true, lost(howOf(err), "wait for the answer", err)
 	}
 	resp, err := http.ReadResponse(c.reader, nil)
 	if err != nil {
-		return true, cutOrLate(err), fmt.Errorf("read the answer: %w", err)
+		return true, lost(cutOrLate(err), "read the answer", err)
 	}
-	defer resp.Body.Close()
-	if _, err := io.Copy(io.Discard, resp.Body); err != nil {
-		return true, cutOrLate(err), fmt.Errorf("read the answer's body: %w", err)
-	}
+	l = readAnswer(resp)
 	c.last = time.Now()
-	how, err = judge(resp)
-	return resp.Close, how, err
+	return resp.Close || l.How != "" && l.How != Status, l
 }
 
-// judge takes a status of 500 or more for no answer.
-func judge(resp *http.Response) (How, error) {
-	if resp.StatusCode >= http.StatusInternalServerError {
-		return Status, fmt.Errorf("status %d", resp.StatusCode)
+// readAnswer reads an answer to its end. A status of 500 or more is no answer.
+func readAnswer(resp *http.Response) Loss {
+	defer resp.Body.Close()
+	if _, err := io.Copy(io.Discard, resp.Body); err != nil {
+		return lost(cutOrLate(err), "read the answer's body", err)
 	}
-	return "", nil
+	return judge(resp)
+}
+
+func judge(resp *http.Response) (l Loss) {
+	if resp.StatusCode >= http.StatusInternalServerError {
+		l.How, l.Why = Status, fmt.Sprintf("status %d", resp.StatusCode)
+	}
+	return l
 }
 
 // howOf names the error of a connection that has not answered yet.
@@ -123,40 +132,39 @@ func (t *target) tryGet() error {
 		return err
 	}
 	defer c.Close()
-	_, _, err = t.get(c, tryIn)
-	return err
+	if _, l := t.get(c, tryIn); l.How != "" {
+		return errors.New(l.Why)
+	}
+	return nil
 }
 
 // kept keeps its connection for as long as the server allows it.
-func (t *target) kept(ctx context.Context, l *call) {
+func (t *target) kept(ctx context.Context, report func(Loss)) {
 	var c *conn
 	defer func() {
 		if c != nil {
 			c.Close()
 		}
 	}()
-	for {
-		o := outcome{sent: l.begin()}
+	repeat(ctx, report, gap, func() Loss {
 		if c == nil {
-			if c, o.err = t.dial(answerIn); o.err != nil {
-				o.how = howOf(o.err)
+			var err error
+			if c, err = t.dial(AnswerIn); err != nil {
+				return lost(howOf(err), "", err)
 			}
-		} else if o.kept = !c.last.IsZero(); o.kept {
-			o.idle = time.Since(c.last)
 		}
-		over := true
-		if o.err == nil {
-			over, o.how, o.err = t.get(c, answerIn)
+		before := c.last
+		idle := time.Since(before)
+		over, l := t.get(c, AnswerIn)
+		if l.Kept = !before.IsZero(); l.Kept {
+			l.Idle = idle
 		}
-		l.end(o)
-		if over && c != nil {
+		if over {
 			c.Close()
 			c = nil
 		}
-		if !pause(ctx, gap()) {
-			return
-		}
-	}
+		return l
+	})
 }
 
 // freshEvery is the mean time between two new connections of all clients together.
@@ -166,20 +174,17 @@ func (t *target) kept(ctx context.Context, l *call) {
 const freshEvery = 42 * time.Millisecond
 
 // fresh opens a connection for every request.
-func (t *target) fresh(ctx context.Context, l *call) {
-	for {
-		o := outcome{sent: l.begin()}
-		if c, err := t.dial(answerIn); err != nil {
-			o.how, o.err = howOf(err), err
-		} else {
-			_, o.how, o.err = t.get(c, answerIn)
-			c.Close()
+func (t *target) fresh(ctx context.Context, report func(Loss)) {
+	idle := func() time.Duration { return rand.N(2 * freshEvery * time.Duration(t.Clients)) }
+	repeat(ctx, report, idle, func() Loss {
+		c, err := t.dial(AnswerIn)
+		if err != nil {
+			return lost(howOf(err), "", err)
 		}
-		l.end(o)
-		if !pause(ctx, rand.N(2*freshEvery*time.Duration(t.Clients))) {
-			return
-		}
-	}
+		defer c.Close()
+		_, l := t.get(c, AnswerIn)
+		return l
+	})
 }
 
 // newHTTP2 returns net/http's client of HTTP/2: over TLS, or with prior knowledge.
@@ -190,7 +195,8 @@ func (t *target) newHTTP2() *http.Transport {
 	} else {
 		protocols.SetUnencryptedHTTP2(true)
 	}
-	return &http.Transport{Protocols: protocols, TLSClientConfig: t.tlsConfig("h2"), DialContext: (&net.Dialer{Timeout: answerIn}).DialContext}
+	dial := (&net.Dialer{Timeout: AnswerIn}).DialContext
+	return &http.Transport{Protocols: protocols, TLSClientConfig: t.tlsConfig("h2"), DialContext: dial}
 }
 
 // once is a body that can be read once: without GetBody, net/http does not repeat
@@ -203,76 +209,67 @@ type once struct{ io.Reader }
 // connection was asked to go in the moment between the choice of the connection and
 // the first frame. It repeats such a request only when that has a GetBody. No server
 // can prevent this, and nothing was sent, so post tries again.
-func (t *target) post(ctx context.Context, client *http.Transport, limit time.Duration) (kept bool, how How, err error) {
+func (t *target) post(ctx context.Context, client *http.Transport, limit time.Duration) (l Loss) {
 	for range 3 {
 		var wrote atomic.Bool
 		trace := &httptrace.ClientTrace{WroteHeaders: func() { wrote.Store(true) }}
-		kept, how, err = t.postOnce(httptrace.WithClientTrace(ctx, trace), client, limit)
-		if err == nil || wrote.Load() || !strings.Contains(err.Error(), "cannot rewind body after connection loss") {
+		l = t.postOnce(httptrace.WithClientTrace(ctx, trace), client, limit)
+		if l.How == "" || wrote.Load() || !strings.Contains(l.Why, "cannot rewind body after connection loss") {
 			break
 		}
 	}
-	return kept, how, err
+	return l
 }
 
-func (t *target) postOnce(ctx context.Context, client *http.Transport, limit time.Duration) (kept bool, how How, err error) {
+func (t *target) postOnce(ctx context.Context, client *http.Transport, limit time.Duration) (l Loss) {
 	// Not under the load's context: a request that was sent is awaited.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	defer cancel()
-	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(got httptrace.GotConnInfo) { kept = got.Reused }})
+	isKept := false
+	defer func() { l.Kept = isKept }()
+	trace := &httptrace.ClientTrace{GotConn: func(got httptrace.GotConnInfo) { isKept = got.Reused }}
+	ctx = httptrace.WithClientTrace(ctx, trace)
 	const text = "prove"
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, t.url(t.Post), once{strings.NewReader(text)})
 	if err != nil {
-		return false, Closed, err
+		return lost(Closed, "", err)
 	}
 	req.ContentLength = int64(len(text))
 	req.Header.Set("User-Agent", "lifecyclectl-prove")
 	resp, err := client.RoundTrip(req)
 	if err != nil {
-		return kept, howOf(err), err
+		return lost(howOf(err), "", err)
 	}
-	defer resp.Body.Close()
-	if _, err := io.Copy(io.Discard, resp.Body); err != nil {
-		return kept, cutOrLate(err), fmt.Errorf("read the answer's body: %w", err)
-	}
-	how, err = judge(resp)
-	return kept, how, err
+	return readAnswer(resp)
 }
 
 func (t *target) tryPost(ctx context.Context) error {
 	client := t.newHTTP2()
 	defer client.CloseIdleConnections()
-	_, how, err := t.post(ctx, client, tryIn)
-	if how == Status {
-		return fmt.Errorf("POST %s: %w", t.Post, err)
+	if l := t.post(ctx, client, tryIn); l.How != "" {
+		return fmt.Errorf("POST %s: %s", t.Post, l.Why)
 	}
-	return err
+	return nil
 }
 
 // http2 keeps its connection until the server sends GOAWAY.
-func (t *target) http2(ctx context.Context, l *call) {
+func (t *target) http2(ctx context.Context, report func(Loss)) {
 	client := t.newHTTP2()
 	defer client.CloseIdleConnections()
-	var last time.Time
-	for {
-		o := outcome{sent: l.begin()}
-		if !last.IsZero() {
-			o.idle = time.Since(last)
-		}
-		o.kept, o.how, o.err = t.post(ctx, client, answerIn)
-		l.end(o)
-		last = time.Now()
-		if !pause(ctx, gap()) {
-			return
-		}
-	}
+	last := time.Now()
+	repeat(ctx, report, gap, func() Loss {
+		idle := time.Since(last)
+		l := t.post(ctx, client, AnswerIn)
+		l.Idle, last = idle, time.Now()
+		return l
+	})
 }
 
 // open asks for the stream on a connection of its own.
 func (t *target) open(ctx context.Context) (*http.Response, error) {
 	client := &http.Transport{
 		DisableKeepAlives: true, TLSClientConfig: t.tlsConfig("http/1.1"),
-		DialContext: (&net.Dialer{Timeout: answerIn}).DialContext, ResponseHeaderTimeout: answerIn,
+		DialContext: (&net.Dialer{Timeout: AnswerIn}).DialContext, ResponseHeaderTimeout: AnswerIn,
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, t.url(t.Stream), http.NoBody)
 	if err != nil {
@@ -296,26 +293,22 @@ func (t *target) tryStream(ctx context.Context) error {
 
 // stream keeps one stream open, and opens the next when the server ends it. It is
 // lost when it is cut.
-func (t *target) stream(ctx context.Context, l *call) {
-	for {
-		o := outcome{sent: l.begin()}
+func (t *target) stream(ctx context.Context, report func(Loss)) {
+	repeat(ctx, report, func() time.Duration { return time.Second }, func() (l Loss) {
 		resp, err := t.open(ctx)
 		if err != nil {
-			o.how, o.err = howOf(err), err
+			l = lost(howOf(err), "", err)
 		} else {
-			if o.how, o.err = judge(resp); o.err == nil {
-				if _, o.err = io.Copy(io.Discard, resp.Body); o.err != nil {
-					o.how = Cut
+			defer resp.Body.Close()
+			if l = judge(resp); l.How == "" {
+				if _, err := io.Copy(io.Discard, resp.Body); err != nil {
+					l = lost(Cut, "", err)
 				}
 			}
-			resp.Body.Close()
 		}
 		if ctx.Err() != nil { // this side has ended it
-			o.how, o.err = "", nil
+			return Loss{}
 		}
-		l.end(o)
-		if !pause(ctx, time.Second) {
-			return
-		}
-	}
+		return l
+	})
 }

@@ -11,9 +11,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
@@ -30,7 +30,7 @@ var Kinds = []string{Kept, Fresh, HTTP2, Stream}
 
 // The limits of a run.
 const (
-	answerIn  = 15 * time.Second // a request that takes longer is lost
+	AnswerIn  = 15 * time.Second // a request that takes longer is lost
 	tryIn     = 5 * time.Second  // the same for the first request of a kind
 	maxLosses = 5000             // losses that have a record each; all are counted
 )
@@ -64,9 +64,6 @@ type Hello struct {
 // Tick has the totals so far. There is one each second.
 type Tick struct {
 	Counts map[string]Count `json:"counts"`
-	// Oldest is when the oldest request without an answer was sent; zero when there
-	// is none. Streams do not count.
-	Oldest time.Time `json:"oldest,omitzero"`
 }
 
 // Count has the totals of one kind.
@@ -85,6 +82,15 @@ type Loss struct {
 	Kept bool          `json:"kept"` // on a connection that was used before
 	Idle time.Duration `json:"idle,omitempty"`
 	Why  string        `json:"why"`
+}
+
+// At returns when the request was lost. When no connection was made for it, that is when
+// it was sent.
+func (l Loss) At() time.Time {
+	if l.How == Unreachable || l.How == Late {
+		return l.Sent
+	}
+	return l.Lost
 }
 
 // How says how a request was lost.
@@ -125,16 +131,14 @@ func Run(ctx context.Context, p Plan, w io.Writer) error {
 		return r.err
 	}
 	var clients sync.WaitGroup
-	start := func(kind string, number int, client func(context.Context, *call)) {
+	start := func(kind string, number int, client func(context.Context, func(Loss))) {
 		if _, skip := hello.Skipped[kind]; skip {
 			return
 		}
 		for range number {
-			c := &call{run: r, kind: kind}
-			r.calls = append(r.calls, c)
 			clients.Go(func() {
 				if pause(ctx, rand.N(500*time.Millisecond)) { // not all at the same time
-					client(ctx, c)
+					client(ctx, func(l Loss) { r.count(kind, l) })
 				}
 			})
 		}
@@ -143,25 +147,11 @@ func Run(ctx context.Context, p Plan, w io.Writer) error {
 	start(Fresh, p.Clients, r.to.fresh)
 	start(HTTP2, p.Clients, r.to.http2)
 	start(Stream, 2, r.to.stream)
-	var ticker sync.WaitGroup
-	over := make(chan struct{})
-	calls := r.calls // complete
-	ticker.Go(func() {
-		tick := time.NewTicker(time.Second)
-		defer tick.Stop()
-		for {
-			select {
-			case <-tick.C:
-				r.tick(calls)
-			case <-over:
-				r.tick(calls)
-				return
-			}
-		}
-	})
+	for pause(ctx, time.Second) {
+		r.tick()
+	}
 	clients.Wait()
-	close(over)
-	ticker.Wait()
+	r.tick()
 	return r.err
 }
 
@@ -189,9 +179,8 @@ func (r *run) hello(ctx context.Context) Hello {
 
 // run writes the records of one load.
 type run struct {
-	plan  Plan
-	to    *target
-	calls []*call
+	plan Plan
+	to   *target
 
 	mu     sync.Mutex // guards the fields below
 	w      io.Writer
@@ -219,61 +208,41 @@ func (r *run) writeLocked(rec Record) {
 	}
 }
 
-func (r *run) tick(calls []*call) {
+func (r *run) tick() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	t := Tick{Counts: make(map[string]Count)}
-	for kind, c := range r.counts {
-		t.Counts[kind] = c
-	}
-	for _, c := range calls {
-		if at := c.since.Load(); at != 0 && (t.Oldest.IsZero() || at < t.Oldest.UnixNano()) {
-			t.Oldest = time.Unix(0, at)
-		}
-	}
-	r.writeLocked(Record{Tick: &t})
+	r.writeLocked(Record{Tick: &Tick{Counts: maps.Clone(r.counts)}})
 }
 
-// call is the request that one client sends now.
-type call struct {
-	*run
-	kind  string
-	since atomic.Int64 // when it was sent; 0 between two requests
-}
-
-// outcome is what became of a request.
-type outcome struct {
-	sent time.Time
-	kept bool
-	idle time.Duration
-	how  How // "": it was answered
-	err  error
-}
-
-func (c *call) begin() time.Time {
-	now := time.Now()
-	if c.kind != Stream {
-		c.since.Store(now.UnixNano())
-	}
-	return now
-}
-
-func (c *call) end(o outcome) {
-	c.since.Store(0)
-	now := time.Now()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	n := c.counts[c.kind]
+// count takes what became of a request. One with an answer has no How.
+func (r *run) count(kind string, l Loss) {
+	l.Kind, l.Lost = kind, time.Now()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := r.counts[kind]
 	n.Sent++
-	if o.how == "" {
+	if l.How == "" {
 		n.Answered++
 	} else {
 		n.Lost++
 	}
-	c.counts[c.kind] = n
-	if o.how != "" && c.losses < maxLosses {
-		c.losses++
-		c.writeLocked(Record{Loss: &Loss{Kind: c.kind, How: o.how, Sent: o.sent, Lost: now, Kept: o.kept, Idle: o.idle, Why: o.err.Error()}})
+	r.counts[kind] = n
+	if l.How != "" && r.losses < maxLosses {
+		r.losses++
+		r.writeLocked(Record{Loss: &l})
+	}
+}
+
+// repeat sends requests until ctx ends, and is idle between two.
+func repeat(ctx context.Context, report func(Loss), idle func() time.Duration, send func() Loss) {
+	for {
+		sent := time.Now()
+		l := send()
+		l.Sent = sent
+		report(l)
+		if !pause(ctx, idle()) {
+			return
+		}
 	}
 }
 

@@ -128,9 +128,6 @@ func TestEveryKindIsAnswered(t *testing.T) {
 					t.Errorf("%s: %+v", k, c)
 				}
 			}
-			if !last.Oldest.IsZero() {
-				t.Errorf("at the end a request of %v waits", last.Oldest)
-			}
 			if got := post.Load(); got != "HTTP/2.0 prove" {
 				t.Errorf("the POST was %v", got)
 			}

@@ -1,10 +1,9 @@
-// Keeps a page up to date: when the server reports a change, the script fetches the page
-// again and changes the parts that differ, in place. Everything works without this
-// script; then changes show after a reload.
+// Keeps a page up to date: every three seconds the script fetches the page again and changes
+// the parts that differ, in place. Everything works without this script; then changes show
+// after a reload.
 "use strict";
 (() => {
   const content = document.getElementById("content");
-  const path = document.body.dataset.live;
 
   // Use the server's clock: this machine's may differ.
   const skew = Date.parse(document.body.dataset.now) - Date.now();
@@ -41,7 +40,7 @@
     history.replaceState(null, "", here);
   }
 
-  if (!path) return;
+  if (!("live" in document.body.dataset)) return;
   const sign = document.getElementById("live"), notice = document.getElementById("notice");
   let seen = new Date();
   const say = (state, text = "", link = null) => {
@@ -100,7 +99,7 @@
   const refresh = async () => {
     let answer;
     try {
-      answer = await fetch(location.href, { headers: { Accept: "text/html" }, signal: AbortSignal.timeout(20000) });
+      answer = await fetch(location.href, { headers: { Accept: "text/html" }, signal: AbortSignal.timeout(9500) });
       const text = await answer.text();
       if (answer.redirected && new URL(answer.url).pathname === "/ui/login") {
         const link = document.createElement("a");
@@ -125,56 +124,26 @@
     }
   };
 
-  // The longer the server takes to make a page, the less often fetch it.
-  let wanted = false, busy = false;
-  const changed = async () => {
-    wanted = true;
-    if (busy) return;
-    busy = true;
-    while (wanted && stream) {
-      wanted = false;
-      const begin = performance.now();
-      if (!await refresh()) again();
-      await new Promise((done) => setTimeout(done, Math.min(15000, Math.max(500, 4 * (performance.now() - begin)))));
-    }
-    busy = false;
-  };
-
-  let stream = null, timer = 0, failures = 0, silence = 0;
-  const close = () => {
+  // look fetches the page again, and then every three seconds: less often when the server takes
+  // long to make a page or does not answer.
+  let timer = 0, busy = false, failures = 0;
+  const look = async () => {
     clearTimeout(timer);
-    clearTimeout(silence);
-    stream?.close();
-    stream = null;
+    if (busy || over) return;
+    busy = true;
+    const begin = performance.now();
+    failures = await refresh() ? 0 : failures + 1;
+    busy = false;
+    if (over || document.hidden) return;
+    const pause = failures ? 250 * 2 ** failures * (0.5 + Math.random() / 2) : Math.max(3000, 4 * (performance.now() - begin));
+    timer = setTimeout(look, Math.min(15000, pause));
   };
-  const again = () => {
-    close();
-    if (over) return;
-    failures++;
-    timer = setTimeout(attempt, Math.min(15000, 250 * 2 ** failures) * (0.5 + Math.random() / 2));
-  };
-  const heard = () => { // a server that is cut off, or that stands still, sends nothing
-    clearTimeout(silence);
-    silence = setTimeout(() => {
-      say("off", `The server sends nothing. What you see is from ${seen.toLocaleTimeString()}; trying again.`);
-      again();
-    }, 12500);
-  };
-  const open = () => {
-    close();
-    stream = new EventSource(path);
-    heard();
-    stream.onmessage = () => { failures = 0; heard(); changed(); };
-    stream.addEventListener("beat", heard);
-    stream.addEventListener("over", again);
-    stream.onerror = again;
-  };
-  const attempt = async () => { if (await refresh()) { if (!document.hidden) open(); } else again(); };
 
-  // A hidden page holds no connection: a browser opens at most six to one server.
-  document.addEventListener("visibilitychange", () => { if (document.hidden) close(); else if (!over) { failures = 0; attempt(); } });
-  addEventListener("pagehide", close);
-  addEventListener("pageshow", (e) => { if (e.persisted) attempt(); });
-  addEventListener("online", () => { if (!stream && !over) attempt(); });
-  if (!document.hidden) open();
+  // A hidden page asks nothing.
+  document.addEventListener("visibilitychange", () => { if (document.hidden) clearTimeout(timer); else { failures = 0; look(); } });
+  addEventListener("pagehide", () => clearTimeout(timer));
+  addEventListener("pageshow", (e) => { if (e.persisted) look(); });
+  addEventListener("online", look);
+  say("on");
+  if (!document.hidden) timer = setTimeout(look, 3000);
 })();

@@ -1,8 +1,0 @@
-//go:build !unix
-
-package prove
-
-import "os/exec"
-
-// ownGroup has no meaning here.
-func ownGroup(*exec.Cmd) {}
