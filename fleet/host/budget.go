@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -153,6 +154,9 @@ func (t *tenant) enter(ctx context.Context, slow bool) (leave func(), err error)
 		case own <- struct{}{}:
 			taken = append(taken, own)
 			return true
+		default:
+		}
+		select {
 		case place <- struct{}{}:
 			taken = append(taken, place)
 			return false
@@ -173,12 +177,13 @@ func (t *tenant) enter(ctx context.Context, slow bool) (leave func(), err error)
 	if t.granted != nil {
 		take(t.granted, nil)
 	}
-	hasPlace := false
+	isOwn := false
 	if err == nil && slow {
-		hasPlace = take(t.budget.slow, t.own)
+		isOwn = take(t.budget.slow, t.own)
 	}
-	if err == nil && !hasPlace {
-		take(t.budget.places, t.own)
+	if err == nil && !isOwn && take(t.budget.places, t.own) && slow {
+		<-t.budget.slow // it has its own place instead
+		taken = slices.DeleteFunc(taken, func(place chan struct{}) bool { return place == t.budget.slow })
 	}
 	if err != nil {
 		giveBack()
