@@ -198,7 +198,8 @@ func (w *proc) attemptOf(e *wire.Envelope) (*attempt, error) {
 	a := w.find(e.RequestID)
 	switch {
 	case a == nil && !slices.Contains(w.recent, e.RequestID):
-		return nil, fmt.Errorf("it sent %q for the request %s, which it was not given", e.Type, wire.Excerpt([]byte(e.RequestID)))
+		return nil, fmt.Errorf("it sent %q for the request %s, which it was not given",
+			e.Type, wire.Excerpt([]byte(e.RequestID)))
 	case a == nil:
 		w.p.count(&w.p.stats.Late)
 	case e.Type == wire.Message:

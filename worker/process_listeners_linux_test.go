@@ -577,18 +577,6 @@ func TestAProgramThatCannotBeExecuted(t *testing.T) {
 	}
 }
 
-// awaitRunning waits until the child runs, and returns its process id.
-func awaitRunning(t *testing.T, tree *worker.Supervisor) int {
-	t.Helper()
-	for within := within(t); within.Err() == nil; time.Sleep(time.Millisecond) {
-		if c, ok := tree.Child("web"); ok && c.Status == worker.StatusRunning {
-			return c.PID
-		}
-	}
-	t.Fatalf("no process runs: %+v", tree.State())
-	return 0
-}
-
 // beAcceptor accepts connections and keeps each until the client closes it.
 func beAcceptor() {
 	ln, err := net.FileListener(os.NewFile(3, "socket"))

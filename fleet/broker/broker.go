@@ -239,7 +239,8 @@ func (b *Broker) ensureAgain(ctx context.Context) error {
 	var lost []string
 	err := ensure(ctx, b.js, b.cfg.Buckets, b.cfg.Streams, func(what string) { lost = append(lost, what) })
 	if len(lost) > 0 {
-		b.log.Error("the server has lost what this process declares; made it again, empty", "missing", strings.Join(lost, ", "))
+		b.log.Error("the server has lost what this process declares; made it again, empty",
+			"missing", strings.Join(lost, ", "))
 	}
 	if err != nil {
 		b.again.Store(true)

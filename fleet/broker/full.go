@@ -56,7 +56,8 @@ func (b *Broker) checkExternal(ctx context.Context) error {
 	asking, cancel := context.WithTimeout(ctx, externalTime)
 	defer cancel()
 	err := b.failedWrites(asking)
-	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil { // the server refuses by silence what the user may not ask
+	// The server refuses by silence what the user may not ask.
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
 		b.blind.Store(true)
 		b.log.Info("the server does not say whether it takes writes: this user may not purge the declared buckets")
 		return nil

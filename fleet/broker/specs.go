@@ -51,7 +51,8 @@ func Ensure(ctx context.Context, js jetstream.JetStream, buckets []jetstream.Key
 
 // ensure is Ensure that calls made for each bucket and stream that it has created.
 func ensure(
-	ctx context.Context, js jetstream.JetStream, buckets []jetstream.KeyValueConfig, streams []jetstream.StreamConfig, made func(what string),
+	ctx context.Context, js jetstream.JetStream, buckets []jetstream.KeyValueConfig, streams []jetstream.StreamConfig,
+	made func(what string),
 ) error {
 	var errs []error
 	for _, want := range buckets {
@@ -63,7 +64,9 @@ func ensure(
 	return errors.Join(errs...)
 }
 
-func ensureBucket(ctx context.Context, js jetstream.JetStream, want jetstream.KeyValueConfig, made func(what string)) error {
+func ensureBucket(
+	ctx context.Context, js jetstream.JetStream, want jetstream.KeyValueConfig, made func(what string),
+) error {
 	kv, err := js.KeyValue(ctx, want.Bucket)
 	if errors.Is(err, jetstream.ErrBucketNotFound) {
 		if _, err = js.CreateKeyValue(ctx, want); err == nil {
@@ -98,7 +101,9 @@ func ensureBucket(ctx context.Context, js jetstream.JetStream, want jetstream.Ke
 	return nil
 }
 
-func ensureStream(ctx context.Context, js jetstream.JetStream, want jetstream.StreamConfig, made func(what string)) error {
+func ensureStream(
+	ctx context.Context, js jetstream.JetStream, want jetstream.StreamConfig, made func(what string),
+) error {
 	stream, err := js.Stream(ctx, want.Name)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		if _, err = js.CreateStream(ctx, want); err == nil {

@@ -17,7 +17,9 @@ import (
 // It returns ErrFieldNotOperatorWritable or ErrFieldType for the first wrong field,
 // by name, and the errors of Update. With [IfMatch] it refuses a patch that was made
 // for another revision. With [DryRun] it returns the result without writing it.
-func (m *Manager) UpdateFromOperator(ctx context.Context, workflow, entityID string, patch map[string]any, opts ...WriteOption) (err error) {
+func (m *Manager) UpdateFromOperator(
+	ctx context.Context, workflow, entityID string, patch map[string]any, opts ...WriteOption,
+) (err error) {
 	defer wrap(&err, "patch %s %q", workflow, entityID)
 	r, err := m.registration(workflow)
 	if err != nil {

@@ -45,7 +45,9 @@ func (m *Manager) Resume(ctx context.Context, workflow, entityID, note string, o
 	return m.setPause(ctx, workflow, entityID, pauseEnds, note, opts)
 }
 
-func (m *Manager) setPause(ctx context.Context, workflow, id string, to pausing, note string, opts []WriteOption) (err error) {
+func (m *Manager) setPause(
+	ctx context.Context, workflow, id string, to pausing, note string, opts []WriteOption,
+) (err error) {
 	defer wrap(&err, "%s %s %q", to, workflow, id)
 	r, err := m.registration(workflow)
 	if err != nil {

@@ -255,7 +255,8 @@ func isRefusal(err error) bool {
 
 // isStoreFault reports whether the server could not store the message.
 func isStoreFault(err error) bool {
-	return natserr.Is(err, natserr.StoreFailed, natserr.StorageExceeded, natserr.MemoryExceeded, natserr.InsufficientResources)
+	return natserr.Is(err, natserr.StoreFailed,
+		natserr.StorageExceeded, natserr.MemoryExceeded, natserr.InsufficientResources)
 }
 
 // isUnsent reports whether no server can have received the message: there was no

@@ -64,7 +64,9 @@ func (r *registration) creatable(p Participant) error {
 // Other errors: ErrEntityNotFound; ErrImmutableField when the mutator changed the id or
 // the phase; a [*DegradedError] for a record that cannot be decoded; ErrOutcomeUnknown
 // when the server went away during the write and did not come back in time.
-func (m *Manager) Update(ctx context.Context, workflow, entityID string, mutator func(Participant) error, opts ...WriteOption) (err error) {
+func (m *Manager) Update(
+	ctx context.Context, workflow, entityID string, mutator func(Participant) error, opts ...WriteOption,
+) (err error) {
 	defer wrap(&err, "update %s %q", workflow, entityID)
 	r, err := m.registration(workflow)
 	switch {

@@ -37,9 +37,11 @@ var (
 	ready    = describe("view_ready", "1 for a view that has read its bucket, else 0.", "bucket")
 	entities = describe("view_entities", "Entities in the view of a bucket.", "bucket")
 	age      = describe("view_age_seconds", "How long ago the bucket was as the view has it.", "bucket")
-	writes   = describe("view_writes_waiting", "Writes of this process that wait until the journal has an earlier change of phase.", "bucket")
-	waiting  = describe("hook_waiting", "Writes that a hook has not looked at, or not reacted to with success.", "workflow", "hook")
-	letters  = describe("hook_dead_letters", "Reactions that a hook has given up.", "workflow", "hook")
+	writes   = describe("view_writes_waiting",
+		"Writes of this process that wait until the journal has an earlier change of phase.", "bucket")
+	waiting = describe("hook_waiting",
+		"Writes that a hook has not looked at, or not reacted to with success.", "workflow", "hook")
+	letters = describe("hook_dead_letters", "Reactions that a hook has given up.", "workflow", "hook")
 )
 
 func describe(name, help string, labels ...string) *prometheus.Desc {
