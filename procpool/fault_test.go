@@ -101,6 +101,12 @@ func TestFloodsAreBounded(t *testing.T) {
 		q.Cancel(nil)
 		eventually(t, "the worker is gone", func() bool { return p.Stats().State == procpool.PoolIdle })
 	})
+	t.Run("ignored messages", func(t *testing.T) {
+		p := start(t, "flood-unknown", nil)
+		if _, err := p.Do(within(t), ask{}.raw()); !errors.Is(err, procpool.ErrProtocol) || !strings.Contains(err.Error(), "had to ignore") {
+			t.Errorf("got %v", err)
+		}
+	})
 }
 
 func TestStallInTheMiddleOfALine(t *testing.T) {

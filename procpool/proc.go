@@ -58,6 +58,7 @@ type proc struct {
 	direct       *attempt   // the attempt whose caller reads
 	closed       bool       // the connection is closed
 	recent       []string   // the ids of its last requests
+	ignored      int        // messages since its last query that the pool had no use for
 	given        int
 	keyed        bool
 	key          string   // the key of its first query

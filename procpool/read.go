@@ -149,13 +149,17 @@ func (w *proc) step() error {
 // errGone says that the connection has ended.
 var errGone = errors.New("it closed its connection")
 
+// maxIgnored bounds the messages that a worker may send per query and that the pool has no use
+// for: one that sends them in a loop would keep a core busy until the query's deadline.
+const maxIgnored = 10_000
+
 // take acts on one message.
 func (w *proc) take(e *wire.Envelope) error {
 	switch e.Type {
 	case wire.Message, wire.Session, wire.Complete, wire.Error:
 		return w.takeAnswer(e)
 	case wire.HealthOK:
-		w.takeHealth()
+		return w.takeHealth()
 	case wire.Call:
 		return w.takeCall(e)
 	case wire.Stacks:
@@ -167,31 +171,45 @@ func (w *proc) take(e *wire.Envelope) error {
 	case wire.Ready:
 		return errors.New("it said ready again")
 	default:
-		w.p.count(&w.p.stats.Unknown)
+		w.p.mu.Lock()
+		defer w.p.mu.Unlock()
+		return w.ignoreLocked(&w.p.stats.Unknown)
+	}
+	return nil
+}
+
+// ignoreLocked counts a message that the pool has no use for.
+func (w *proc) ignoreLocked(counter *uint64) error {
+	w.p.count(counter)
+	if w.ignored++; w.ignored > maxIgnored {
+		return fmt.Errorf("it sent %d messages that the pool had to ignore since its last query", w.ignored)
 	}
 	return nil
 }
 
 // takeHealth acts on the answer to a health check.
-func (w *proc) takeHealth() {
+func (w *proc) takeHealth() error {
 	p := w.p
 	p.mu.Lock()
-	asked := !w.asked.IsZero()
+	if w.asked.IsZero() {
+		defer p.mu.Unlock()
+		return w.ignoreLocked(&p.stats.Late)
+	}
 	w.asked = time.Time{}
+	w.proven, p.deaths = true, 0
 	var next *attempt
-	if asked {
-		w.proven, p.deaths = true, 0
-		if w.trial && w.usable() {
-			next = p.passLocked(w)
-		}
+	if w.trial && w.usable() {
+		next = p.passLocked(w)
 	}
 	p.mu.Unlock()
 	w.process.SetHealth(worker.HealthHealthy)
 	w.sendNext(next)
+	return nil
 }
 
 // attemptOf returns the attempt that a message is about. It returns neither an attempt nor an error
-// for a request that has ended, and an error for one that the worker was not given.
+// for a request that has ended, and an error for one that the worker was not given, or when there
+// were too many.
 func (w *proc) attemptOf(e *wire.Envelope) (*attempt, error) {
 	w.p.mu.Lock()
 	defer w.p.mu.Unlock()
@@ -201,7 +219,7 @@ func (w *proc) attemptOf(e *wire.Envelope) (*attempt, error) {
 		return nil, fmt.Errorf("it sent %q for the request %s, which it was not given",
 			e.Type, wire.Excerpt([]byte(e.RequestID)))
 	case a == nil:
-		w.p.count(&w.p.stats.Late)
+		return nil, w.ignoreLocked(&w.p.stats.Late)
 	case e.Type == wire.Message:
 		a.q.streamed = true
 	}

@@ -23,6 +23,7 @@ func (p *Pool) assignLocked(w *proc, q *Query) *attempt {
 	q.on, q.last = a, w.name
 	w.recent[w.given%len(w.recent)] = a.id
 	w.given++
+	w.ignored = 0
 	w.lastActivity = a.begun
 	if q.keyed && p.keys[q.key] != w {
 		delete(p.lost, q.key) // a new session begins

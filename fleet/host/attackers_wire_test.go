@@ -15,15 +15,15 @@ call = lambda method, params, id="x": frame("call", requestId=q.id, callId=id, m
 // would: docs/reference/procpool-wire.md.
 var attacksOnTheWire = append(frames([][3]string{
 	// Messages that the protocol does not have, or not now.
-	{"a type that does not exist", `while True: frame("x")`, "time limit"},
-	{"health without a check", `while True: frame("health_ok", uptime=1, queriesProcessed=1)`, "time limit"},
+	{"a type that does not exist", `while True: frame("x")`, "had to ignore"},
+	{"health without a check", `while True: frame("health_ok", uptime=1, queriesProcessed=1)`, "had to ignore"},
 	{"ready again", `frame("ready", concurrency=1000)`, "said ready again"},
 	{"goodbye", `frame("shutdown_ack")`, ""},
 	{"messages of the host", `frame("query", requestId="q1", payload={}); frame("shutdown", graceful=True)`, ""},
 	{"stacks that none asked for", `while True: frame("stacks", stacks="x" * 60000)`, ""},
 	{"names of a session", `while True: frame("session", requestId=q.id, sessionId="x" * 60000)`, "time limit"},
 	{"an answer to another query", `frame("complete", requestId="q4711", result={})`, "not given"},
-	{"an answer to an earlier query", `while True: frame("complete", requestId="q1", result={"result": "forged"})`, "time limit"},
+	{"an answer to an earlier query", `while True: frame("complete", requestId="q1", result={"result": "forged"})`, "had to ignore"},
 	{"an answer twice", `answer({"result": "once"}); answer({"result": "twice"})`, ""},
 	{"a part after the answer", `answer({"result": "once"}); frame("message", requestId=q.id, content={"print": "late"})`, ""},
 	{"an answer without an id", `frame("complete", result={})`, ""},
