@@ -87,6 +87,7 @@ func TestForeignWorkers(t *testing.T) {
 				if test.late && (!errors.As(err, &left) || left.Name != "f") {
 					t.Errorf("Stop: %v", err)
 				}
+				synctest.Wait() // Gone closes just after Done
 				select {
 				case <-s.Gone():
 					if test.late {
