@@ -84,8 +84,9 @@ func WithEnginePatience(d time.Duration) ContainerOption {
 // copying continues where it stopped. A failed write ends the copying, not the
 // container; the worker then fails with that error where it would have Finished.
 // Once the container has ended, the worker copies the rest for as long as it waits for
-// an engine ([WithEnginePatience]), and after a kill for 2 seconds. Then [Exit] says that
-// the output was Cut.
+// an engine ([WithEnginePatience]), and after a kill for 2 seconds. Once Stop was called it
+// also gives up when there is none for 2 seconds, and when the time of Stop is nearly over.
+// Then [Exit] says that the output was Cut.
 func WithContainerOutput(stdout, stderr io.Writer) ContainerOption {
 	return func(c *Container) { c.stdout, c.stderr = stdout, stderr }
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/internal/call"
@@ -47,6 +48,7 @@ type containerLife struct {
 	unsure bool   // the engine has not said whether the container runs
 	killed bool   // SIGKILL ended it
 
+	bytes   atomic.Int64  // copied so far
 	copied  chan struct{} // closed when copying has ended; nil when the output is dropped
 	copyErr error         // set before copied is closed
 }
@@ -81,7 +83,7 @@ func (v *containerLife) run(own context.Context) error {
 		})
 	}
 	err := v.judge(v.end(own, ended))
-	return v.rest(endCopy, err)
+	return v.rest(own, endCopy, err)
 }
 
 // end waits for the container's end, and stops it when own is cancelled.
@@ -214,7 +216,7 @@ func (v *containerLife) endWith(err error) {
 // copyLogs copies the output until the container has ended and all its output was
 // copied.
 func (v *containerLife) copyLogs(ctx context.Context, over <-chan struct{}) error {
-	stdout, stderr := &sink{to: v.stdout}, &sink{to: v.stderr}
+	stdout, stderr := &sink{to: v.stdout, bytes: &v.bytes}, &sink{to: v.stderr, bytes: &v.bytes}
 	var last time.Time
 	for {
 		final := false
@@ -246,17 +248,11 @@ func (v *containerLife) copyLogs(ctx context.Context, over <-chan struct{}) erro
 }
 
 // rest waits for the rest of the output of a container that has ended with err.
-func (v *containerLife) rest(endCopy context.CancelFunc, err error) error {
+func (v *containerLife) rest(own context.Context, endCopy context.CancelFunc, err error) error {
 	if v.copied == nil {
 		return err
 	}
-	patience := defaultWaitDelay
-	if !v.force.HasSignaled() {
-		patience = max(patience, v.patience)
-	}
-	select {
-	case <-v.copied:
-	case <-time.After(patience):
+	if !v.copiedAll(own) {
 		v.cut()
 		endCopy()
 		select {
@@ -275,6 +271,33 @@ func (v *containerLife) rest(endCopy context.CancelFunc, err error) error {
 	return err
 }
 
+// copiedAll waits until the copying has ended, for as long as the engine may be away. After a
+// kill it waits for a while only. Once own has ended it returns false when no byte was copied for
+// a while, and when the time of Stop is nearly over.
+func (v *containerLife) copiedAll(own context.Context) bool {
+	patience, force := max(defaultWaitDelay, v.patience), v.force.Signaled()
+	if v.forced || v.force.HasSignaled() {
+		patience, force = defaultWaitDelay, nil
+	}
+	late := time.After(patience)
+	for before := int64(-1); ; {
+		select {
+		case <-v.copied:
+			return true
+		case <-late:
+			return false
+		case <-force:
+			return false
+		case <-time.After(defaultWaitDelay):
+		}
+		now := v.bytes.Load()
+		if now == before && own.Err() != nil {
+			return false
+		}
+		before = now
+	}
+}
+
 // cut notes that some output of the container was not copied.
 func (v *containerLife) cut() {
 	v.mu.Lock()
@@ -284,9 +307,10 @@ func (v *containerLife) cut() {
 	}
 }
 
-// sink keeps the first error of a writer. A nil writer takes everything.
+// sink counts what a writer takes, and keeps its first error. A nil writer takes everything.
 type sink struct {
 	to     io.Writer
+	bytes  *atomic.Int64
 	failed error
 }
 
@@ -295,6 +319,7 @@ func (s *sink) Write(b []byte) (int, error) {
 		return len(b), nil
 	}
 	n, err := s.to.Write(b)
+	s.bytes.Add(int64(n))
 	if err == nil && n < len(b) {
 		err = io.ErrShortWrite
 	}

@@ -256,6 +256,52 @@ func TestOutputIsCopiedToItsEnd(t *testing.T) {
 	}
 }
 
+// An engine that gives no output of a container that has ended does not delay Stop.
+func TestStopDoesNotWaitForTheOutput(t *testing.T) {
+	tests := map[string]struct {
+		deaf, first bool // ignores SIGTERM; ends before Stop
+		rest        int
+		timeout     time.Duration // of Stop, 0 for none
+		atMost      time.Duration
+		status      worker.Status
+	}{
+		"obeys":               {false, false, -1, 30 * time.Second, 5 * time.Second, worker.StatusStopped},
+		"has ended":           {false, true, -1, 30 * time.Second, 5 * time.Second, worker.StatusStopped},
+		"is killed":           {true, false, -1, 0, 13 * time.Second, worker.StatusKilled},
+		"writes all the time": {false, false, 1000, 30 * time.Second, 29 * time.Second, worker.StatusStopped},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := newEngine()
+				e.rest, e.deaf = test.rest, test.deaf
+				var out strings.Builder
+				w := worker.NewContainer("c", e, worker.ContainerSpec{Image: "a"}, worker.WithContainerOutput(&out, nil))
+				_ = w.Start(context.Background())
+				time.Sleep(3500 * time.Millisecond)
+				if test.first {
+					e.exit("id1", worker.ContainerExit{})
+					time.Sleep(5 * time.Second)
+				}
+				ctx, cancel := context.WithCancel(context.Background())
+				if test.timeout > 0 {
+					ctx, cancel = context.WithTimeout(ctx, test.timeout)
+				}
+				defer cancel()
+				began := time.Now()
+				err := w.Stop(ctx)
+				exit := w.State().Exit
+				if took := time.Since(began); took > test.atMost || w.Status() != test.status || exit == nil || !exit.Cut {
+					t.Errorf("Stop took %v: %v, it is %s, %+v", took, err, w.Status(), exit)
+				}
+				if e.there["id1"] {
+					t.Error("it was not removed")
+				}
+			})
+		})
+	}
+}
+
 func TestOutputWhoseWriterFailsOrBlocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEngine()
