@@ -23,6 +23,18 @@ func (p *Process) awaitGroup(force <-chan struct{}) {
 	}
 }
 
+// awaitDeath returns when the kernel has ended the group, which was killed. Until
+// then its processes hold their files. After killTakes it waits no longer. What else is
+// in the cgroup is killed afterwards.
+func (p *Process) awaitDeath() {
+	end := time.Now().Add(killTakes)
+	pause := time.Millisecond
+	for groupLives(p.cmd.Process.Pid) && time.Now().Before(end) {
+		time.Sleep(pause)
+		pause = min(2*pause, 100*time.Millisecond)
+	}
+}
+
 // isStopped reports whether the kernel has stopped the program. A program that has called vfork
 // waits in the kernel until its child has called exec, and is not stopped before that: then it
 // cannot run while the child is stopped.

@@ -243,6 +243,23 @@ func (b *bounds) signal(s syscall.Signal, leave func(pid int) bool) {
 // lives reports whether a process of the cgroup runs.
 func (b *bounds) lives() bool { return b.group != nil && !b.group.Empty() }
 
+// oom returns a function that reports whether the kernel has killed a process of the
+// cgroup because memory ran out, nil when the cgroup does not count that.
+func (b *bounds) oom() func() bool {
+	if b.group == nil {
+		return nil
+	}
+	for _, dir := range b.group.Dirs() {
+		if _, counts := contain.OOMKills(dir); counts {
+			return func() bool {
+				kills, _ := contain.OOMKills(dir)
+				return kills > 0
+			}
+		}
+	}
+	return nil
+}
+
 // close ends the cgroup of a program that was killed as it started.
 func (b *bounds) close() error {
 	if b.group != nil {

@@ -28,9 +28,11 @@ func programHas(int, []string) bool { return false }
 
 func (p *Process) awaitExit() { _ = p.reap() }
 
-// awaitGroup does not wait, because the system does not show which processes are in a
+// awaitGroup and awaitDeath do not wait, because the system does not show which processes are in a
 // group.
 func (p *Process) awaitGroup(<-chan struct{}) {}
+
+func (p *Process) awaitDeath() {}
 
 func watchOOM(*exec.Cmd) func() bool { return func() bool { return false } }
 

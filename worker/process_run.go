@@ -17,7 +17,10 @@ func (p *Process) live(own context.Context) error {
 		p.exited.Signal()
 		cancel()
 	}()
-	oom := watchOOM(p.cmd)
+	oom := p.bounds.oom()
+	if oom == nil {
+		oom = watchOOM(p.cmd)
+	}
 	if p.ready != nil && runs.Err() == nil {
 		asking := call.Start(p.Name(), func() error { p.awaitReady(runs); return nil })
 		defer func() { _ = asking.Wait(runs.Done(), call.Settle) }() // a check that does not return is left to itself
@@ -57,9 +60,7 @@ func (p *Process) live(own context.Context) error {
 	if endedEarly := p.ready != nil && !p.isReady.Load() && own.Err() == nil; endedEarly && err == nil {
 		err = ErrStartCondition
 	}
-	late, cancelLate := context.WithTimeout(context.Background(), killTakes)
-	defer cancelLate()
-	p.awaitGroup(late.Done()) // until the kernel has ended its processes, they hold their files
+	p.awaitDeath()
 	p.endBounds()
 	return err
 }

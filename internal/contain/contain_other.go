@@ -34,6 +34,9 @@ func (g *Group) Usage() Usage                              { return Usage{} }
 func (g *Group) Dirs() []string                            { return nil }
 func (g *Group) Remove() error                             { return nil }
 
+// OOMKills counts nothing.
+func OOMKills(string) (kills int, ok bool) { return 0, false }
+
 // Files returns an error.
 func Files(int, int) error { return errors.ErrUnsupported }
 
