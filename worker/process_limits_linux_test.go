@@ -227,6 +227,8 @@ func TestCgroupsThatAreRefused(t *testing.T) {
 		"missing":         {parents: []string{pids + "/nothing"}, says: "it is not a cgroup"},
 		"no cgroup":       {parents: []string{t.TempDir()}, says: "it is not a cgroup"},
 		"a file":          {parents: []string{file}, says: file},
+		"relative":        {parents: []string{"workers"}, says: "want the absolute path"},
+		"twice":           {parents: []string{pids, filepath.Dir(pids)}, says: "both are of one hierarchy"},
 		"no controller":   {parents: []string{pids}, limits: worker.Limits{CPU: 1, Required: true}, says: noCPU},
 		"negative":        {parents: []string{pids}, limits: worker.Limits{Memory: -1}, says: "Limits.Memory is -1"},
 		"less than time":  {parents: []string{pids}, limits: worker.Limits{CPU: 0.001}, says: "Limits.CPU is 0.001"},

@@ -32,11 +32,26 @@ type dir struct {
 // The first New below a parent in this process also removes the groups there whose
 // process has died without removing them, and kills what still runs in them.
 func New(parents []string, worker string, limits Limits) (g *Group, missing []string, err error) {
+	hierarchies := make(map[uint64]string)
 	for _, parent := range parents {
-		if _, err := os.Stat(filepath.Join(parent, "cgroup.procs")); err != nil {
+		if !filepath.IsAbs(parent) {
+			return nil, nil, fmt.Errorf("cgroup %q: want the absolute path of a directory, such as /sys/fs/cgroup/NAME", parent)
+		}
+		info, err := os.Stat(filepath.Join(parent, "cgroup.procs"))
+		if err != nil {
 			return nil, nil, fmt.Errorf("cgroup %s: it is not a cgroup: want a directory of a file system "+
 				"of type cgroup2 or cgroup that was delegated to this process: %w", parent, err)
 		}
+		if stat, ok := info.Sys().(*syscall.Stat_t); ok {
+			device := uint64(stat.Dev) //nolint:unconvert // its type depends on the architecture
+			if other := hierarchies[device]; other != "" {
+				return nil, nil, fmt.Errorf("cgroups %s and %s: both are of one hierarchy: "+
+					"want one of them, since a process is in one cgroup of a hierarchy", other, parent)
+			}
+			hierarchies[device] = parent
+		}
+	}
+	for _, parent := range parents {
 		if _, before := swept.LoadOrStore(parent, true); !before {
 			sweep(parent)
 		}
