@@ -155,10 +155,17 @@ func (p *Process) passListeners() (files []*os.File, err error) {
 
 // listeningCommand makes cmd start the shell that becomes its program.
 func listeningCommand(cmd *exec.Cmd) error {
-	if filepath.IsAbs(cmd.Path) { // a program that the shell cannot start is an exit status only
-		if _, err := exec.LookPath(cmd.Path); err != nil {
-			return err
+	if cmd.Err != nil {
+		return cmd.Err
+	}
+	path := cmd.Path // of cmd.Dir
+	if !filepath.IsAbs(path) {
+		if path = filepath.Join(cmd.Dir, path); !filepath.IsAbs(path) {
+			path = "." + string(filepath.Separator) + path
 		}
+	}
+	if _, err := exec.LookPath(path); err != nil { // a program that the shell cannot start is an exit status only
+		return err
 	}
 	args := []string{"sh", "-c", startListening, cmd.Path}
 	if len(cmd.Args) > 1 {

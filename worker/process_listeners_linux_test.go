@@ -538,6 +538,9 @@ func TestListenersThatCannotBeGiven(t *testing.T) {
 		"closed":         {exec.Command("/bin/true"), worker.WithListeners(closed), "listener 1: "},
 		"nil":            {exec.Command("/bin/true"), worker.WithListeners(nil), "listener 1: a <nil> has no descriptor"},
 		"no program":     {exec.Command("/no/such/program"), worker.WithListeners(ln), "no such file"},
+		"no such name":   {exec.Command("no-such-program"), worker.WithListeners(ln), "not found"},
+		"relative":       {exec.Command("./no-such-program"), worker.WithListeners(ln), "no such file"},
+		"in a directory": {&exec.Cmd{Path: "./passwd", Args: []string{"./passwd"}, Dir: "/etc"}, worker.WithListeners(ln), "permission denied"},
 		"not executable": {exec.Command("/etc/passwd"), worker.WithListeners(ln), "permission denied"},
 		"no check":       {exec.Command("/bin/true"), worker.WithReady(nil), "WithReady: the check is nil"},
 	} {
