@@ -59,8 +59,10 @@ func (b *BaseWorker) inTurn(ctx context.Context, what string, change func() erro
 	if err == nil {
 		select {
 		case turn <- struct{}{}:
-			err = change()
-			<-turn
+			err = func() error {
+				defer func() { <-turn }() // also when change exits its goroutine
+				return change()
+			}()
 		case <-ctx.Done():
 			err = ctx.Err()
 		}

@@ -3,6 +3,7 @@ package worker_test
 import (
 	"context"
 	"errors"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -276,6 +277,32 @@ func TestResumeUndoesWhatASuspendCouldNot(t *testing.T) {
 	}
 }
 
+// An engine that exits the goroutine of the caller does not hold up the callers after it.
+func TestSuspendThatExitsItsGoroutine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := &rudeEngine{engine: newEngine()}
+		w := worker.NewContainer("c", e, worker.ContainerSpec{Image: "img"})
+		if err := w.Start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		e.set(func() { e.how = "Goexit" })
+		exited := make(chan struct{})
+		go func() {
+			defer close(exited)
+			_ = w.Suspend(t.Context())
+		}()
+		<-exited
+		e.set(func() { e.how = "" })
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := w.Resume(ctx); err != nil || w.Status() != worker.StatusRunning || e.frozen["id1"] {
+			t.Errorf("Resume: %v, it is %s, frozen: %v", err, w.Status(), e.frozen["id1"])
+		}
+		stop(t, w)
+	})
+}
+
 // rudeEngine pauses a container and then does not say so, and does not resume it.
 type rudeEngine struct {
 	*engine
@@ -291,6 +318,8 @@ func (e *rudeEngine) fail() error {
 		return errBoom
 	case "panic":
 		panic(errBoom)
+	case "Goexit":
+		runtime.Goexit()
 	}
 	return nil
 }
