@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -24,10 +25,11 @@ type EvictionConfig struct {
 	Responder string
 
 	// Wait takes no new work and returns when the present work has ended or another process
-	// has it: long tasks, games, sessions. It is called when the pod is to be evicted. Its
-	// context ends when the eviction is withdrawn: take new work again and return. It ends
-	// also after Longest, and when the App is stopping. An error or a panic ends the wait too,
-	// and the cluster sees its text.
+	// has it: long tasks, games, sessions. It is called when the pod is to be evicted, at
+	// most once at a time. Its context ends when the eviction is withdrawn: take new work
+	// again and return. It ends also after Longest, and when the App is stopping, which waits
+	// for its return as for a unit. An error or a panic ends the wait too, and the cluster
+	// sees its text.
 	Wait func(ctx context.Context) error
 
 	// Longest bounds how long an eviction waits for this process. Defaults to 1 h.
@@ -66,7 +68,7 @@ func (c *Client) Evictions(cfg EvictionConfig) lifecycle.Option {
 		}
 		cfg.Longest = cmp.Or(cfg.Longest, time.Hour)
 		cfg.Responder = cmp.Or(cfg.Responder, "lifecycle.pleme.io/app")
-		e := &evictions{EvictionConfig: cfg, client: c, app: a, why: c.once("the pod's evictions are not answered")}
+		e := &evictions{EvictionConfig: cfg, client: c, app: a, why: c.once("the pod's evictions are not answered"), turn: make(chan struct{}, 1)}
 		a.Go("kube-eviction", e.run)
 		return nil
 	})
@@ -153,14 +155,16 @@ type evictions struct {
 	client *Client
 	app    *lifecycle.App
 	why    func(error)
+	turn   chan struct{} // has a token while Wait runs
 
-	pod     string    // its UID
-	name    string    // of the Eviction that asks for the pod; "" for none
-	since   time.Time // when this responder's turn began
-	reason  string    // of the suspension, "" when another suspended the App
-	active  bool      // it is this responder's turn
-	ended   string    // how the wait has ended, "" before
-	told    bool      // the cluster knows that it has
+	pod     string              // its UID
+	known   map[string]eviction // of this pod, by name
+	name    string              // of the Eviction that asks for the pod; "" for none
+	since   time.Time           // when this responder's turn began
+	reason  string              // of the suspension, "" when another suspended the App
+	active  bool                // it is this responder's turn
+	ended   string              // how the wait has ended, "" before
+	told    bool                // the cluster knows that it has
 	waiting context.CancelFunc
 	waited  chan error
 }
@@ -177,6 +181,7 @@ func (e *evictions) run(ctx context.Context) error {
 		return nil
 	}
 	e.pod, e.waiting = uid, func() {}
+	defer func() { e.turn <- struct{}{} }() // once Wait has returned
 	var others sync.WaitGroup
 	defer others.Wait()
 	ctx, cancel := context.WithCancel(ctx)
@@ -228,35 +233,46 @@ func (e *evictions) observe(ctx context.Context, changes chan<- func()) {
 				return "", err
 			}
 			pass(func() {
-				isThere := slices.ContainsFunc(all.Items, func(ev eviction) bool { return ev.Metadata.Name == e.name })
-				if e.name != "" && !isThere {
-					e.withdraw()
-				}
+				e.known = make(map[string]eviction)
 				for _, ev := range all.Items {
 					e.see("", ev)
 				}
+				e.decide()
 			})
 			return all.Metadata.ResourceVersion, nil
 		},
-		take:    func(kind string, ev eviction) { pass(func() { e.see(kind, ev) }) },
+		take: func(kind string, ev eviction) {
+			pass(func() {
+				e.see(kind, ev)
+				e.decide()
+			})
+		},
 		trouble: func(err error) { pass(func() { e.why(err) }) },
 	})
 }
 
-// see takes the pod out of service, or brings it back, as its Eviction says now.
+// see takes over what an Eviction of this pod says now.
 func (e *evictions) see(kind string, ev eviction) {
-	isOther := e.name != "" && e.name != ev.Metadata.Name // while one asks for the pod
-	if ev.Spec.Target.Pod.UID != e.pod || isOther {
-		return
-	}
-	isUnderWay := kind != "DELETED" && ev.isUnderWay(e.Responder)
 	switch {
-	case isUnderWay && e.name == "":
-		e.leave(ev)
-	case !isUnderWay && e.name != "":
+	case ev.Spec.Target.Pod.UID != e.pod:
+	case kind == "DELETED":
+		delete(e.known, ev.Metadata.Name)
+	default:
+		e.known[ev.Metadata.Name] = ev
+	}
+}
+
+// decide takes the pod out of service, or brings it back, as its Evictions say.
+func (e *evictions) decide() {
+	if e.name != "" && !e.known[e.name].isUnderWay(e.Responder) {
 		e.withdraw()
 	}
-	e.active = isUnderWay && ev.state(e.Responder) == "Active"
+	for _, name := range slices.Sorted(maps.Keys(e.known)) {
+		if ev := e.known[name]; e.name == "" && ev.isUnderWay(e.Responder) {
+			e.leave(ev)
+		}
+	}
+	e.active = e.known[e.name].state(e.Responder) == "Active"
 }
 
 // leave takes the pod out of service.
@@ -294,7 +310,7 @@ func (e *evictions) withdraw() {
 		e.app.Resume()
 	}
 	e.name, e.reason, e.ended = "", "", ""
-	e.active, e.told, e.waited = false, false, nil
+	e.told, e.waited = false, nil
 }
 
 // errLongest is the cause of the end of a wait.
@@ -313,7 +329,15 @@ func (e *evictions) begin(ctx context.Context, others *sync.WaitGroup) {
 func (e *evictions) wait(ctx context.Context) (err error) {
 	window := time.After(max(e.app.Config().DrainInterval, 0))
 	if e.Wait != nil {
-		err = call.Within(ctx, "kube.EvictionConfig.Wait", call.Settle, func() error { return e.Wait(ctx) })
+		select {
+		case e.turn <- struct{}{}:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		err = call.Within(ctx, "kube.EvictionConfig.Wait", call.Settle, func() error {
+			defer func() { <-e.turn }()
+			return e.Wait(ctx)
+		})
 	}
 	if len(jobs(e.app.Status())) > 0 {
 		<-ctx.Done() // the App ends with its last job

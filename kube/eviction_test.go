@@ -227,6 +227,24 @@ func TestEvictionIsWithdrawn(t *testing.T) {
 	}
 }
 
+// One eviction may end while another one goes on.
+func TestEvictionFollowsAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEvicted(t, lifecycle.Config{}, nil)
+		e.api.evict(ownUID, responder, "Active")
+		e.ready(t, false)
+		next := e.api.get(evictionPath)
+		e.api.set(strings.Replace(evictionPath, "e-1", "e-2", 1), next)
+		e.api.evict(ownUID, responder, "Canceled", over)
+		e.ready(t, false)
+		if e.waits != 2 {
+			t.Errorf("there were %d waits, want one for each eviction", e.waits)
+		}
+		e.Stop(nil)
+		e.WantClean()
+	})
+}
+
 // Evictions that are not about this process change nothing.
 func TestEvictionOfOthers(t *testing.T) {
 	for name, evict := range map[string]func(f *fakeAPI){
@@ -386,6 +404,62 @@ func TestEvictionOfAnAppThatStops(t *testing.T) {
 		want := t0.Add(27 * s).UTC().Format(time.RFC3339)
 		if got := e.api.told("expectedCompletionTime"); got != want || !strings.Contains(e.api.told("message"), "the process stops: an operator stops it") {
 			t.Errorf("it is expected at %s, want %s: %s", got, want, e.api.told("message"))
+		}
+	})
+}
+
+// An App that stops waits for Wait to return, before its hooks.
+func TestEvictionWaitOfAnAppThatStops(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		returned, before := false, false
+		e := newEvicted(t, lifecycle.Config{}, func(c *EvictionConfig) {
+			c.Wait = func(ctx context.Context) error {
+				<-ctx.Done()
+				time.Sleep(3 * s) // hand the sessions over
+				returned = true
+				return nil
+			}
+		}, func(app *lifecycletest.App) {
+			app.OnShutdown("database", func(context.Context) error { before = returned; return nil })
+		})
+		e.api.evict(ownUID, responder, "Active")
+		time.Sleep(time.Minute)
+		e.Stop(nil)
+		e.WantClean()
+		if !before {
+			t.Error("the hook was called before Wait has returned")
+		}
+	})
+}
+
+// Wait is called again only once the call before has returned.
+func TestEvictionWaitsOneAfterTheOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var now, most, calls int
+		e := newEvicted(t, lifecycle.Config{}, func(c *EvictionConfig) {
+			c.Wait = func(ctx context.Context) error {
+				now, calls = now+1, calls+1
+				most = max(most, now)
+				<-ctx.Done()
+				time.Sleep(time.Minute)
+				now--
+				return nil
+			}
+		})
+		for range 2 {
+			e.api.evict(ownUID, responder, "Active")
+			time.Sleep(10 * s)
+			e.api.evict(ownUID, responder, "Canceled")
+			time.Sleep(2 * s)
+		}
+		e.api.evict(ownUID, responder, "Active")
+		time.Sleep(2 * time.Minute)
+		e.api.evict(ownUID, responder, "Canceled")
+		time.Sleep(2 * time.Minute)
+		e.Stop(nil)
+		e.WantClean()
+		if most != 1 || calls != 2 {
+			t.Errorf("%d calls at once, %d in all", most, calls)
 		}
 	})
 }
