@@ -262,8 +262,8 @@ type Config struct {
 	// the control group's memory limit. It is more than 0 and at most 1; 0.9 leaves
 	// room for memory that the runtime does not count. GOMEMLIMIT takes precedence,
 	// and so does a limit that the program has already set. When a pod is resized in
-	// place, the limit follows after a garbage collection, at most every 10 s. It stays
-	// when Run returns. Defaults to 0: the App sets no limit.
+	// place, the limit follows within 10 s. It stays when Run returns. Defaults to 0: the
+	// App sets no limit.
 	MemoryLimitRatio float64 `koanf:"memory_limit_ratio" mapstructure:"memory_limit_ratio"`
 }
 

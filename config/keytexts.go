@@ -76,7 +76,7 @@ func keyText(field string) string {
 	case "AdminTokenFile":
 		return "admin_token_file is a file that contains the admin token, in place of admin_token. White space around the token does not count. The file has to exist when New runs. The App reads it again for every request, because a mounted Secret changes. Defaults to none."
 	case "MemoryLimitRatio":
-		return "memory_limit_ratio sets the soft memory limit of the Go runtime to this part of the control group's memory limit. It is more than 0 and at most 1; 0.9 leaves room for memory that the runtime does not count. GOMEMLIMIT takes precedence, and so does a limit that the program has already set. When a pod is resized in place, the limit follows after a garbage collection, at most every 10 s. It stays when Run returns. Defaults to 0: the App sets no limit."
+		return "memory_limit_ratio sets the soft memory limit of the Go runtime to this part of the control group's memory limit. It is more than 0 and at most 1; 0.9 leaves room for memory that the runtime does not count. GOMEMLIMIT takes precedence, and so does a limit that the program has already set. When a pod is resized in place, the limit follows within 10 s. It stays when Run returns. Defaults to 0: the App sets no limit."
 	}
 	return ""
 }

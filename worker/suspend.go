@@ -18,7 +18,8 @@ import (
 type Suspender interface {
 	// Suspend returns nil once the worker has paused and is Suspended. When ctx
 	// ends first, or the worker cannot pause, the error says why. The worker then
-	// goes on, unless another caller of Suspend waits. A suspended worker stays so.
+	// goes on, unless another caller of Suspend waits: the return may take 30 s more
+	// while an engine does not answer. A suspended worker stays so.
 	Suspend(ctx context.Context) error
 	// Resume makes a suspended worker Running again. A running worker stays so. For
 	// a worker that has ended, or is being stopped, it returns an error.
