@@ -39,7 +39,10 @@ func (p *Pool) judgeLocked(q *Query, now time.Time) error {
 // nextAloneLocked gives the extra worker the first query that has to run alone, and
 // ends the worker when there is none or when a reload has replaced its program.
 func (p *Pool) nextAloneLocked(w *proc) *attempt {
-	next := p.nextLocked(w)
+	var next *attempt
+	if w.program == p.program {
+		next = p.nextLocked(w)
+	}
 	if next == nil && w.idle() {
 		w.stopLocked(true, errAlone)
 	}

@@ -131,8 +131,11 @@ func (p *Pool) release(w *proc, a *attempt, answered bool) (next *attempt) {
 		return p.nextAloneLocked(w)
 	}
 	if w.retiring {
-		if w.idle() {
+		switch {
+		case w.idle():
 			w.stopLocked(true, w.due)
+		case a.q.keyed:
+			p.rematchLocked() // the next query of the key waits for this one
 		}
 		return nil
 	}
