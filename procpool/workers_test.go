@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/signal"
@@ -239,12 +240,20 @@ func helper(mode string) {
 		}
 		time.Sleep(time.Hour)
 	case "probe-first": // another process of the group connects before the worker does
-		for range 20 { // more than maxInside
+		var oldest net.Conn
+		for range 20 { // more than maxPending
 			conn, err := net.Dial("unix", os.Getenv(wire.EnvSocket))
 			if err != nil {
 				panic(err)
 			}
 			defer conn.Close() // half open: it sends nothing
+			if oldest == nil {
+				oldest = conn
+			}
+		}
+		_ = oldest.SetReadDeadline(time.Now().Add(patience / 2))
+		if _, err := oldest.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+			panic(fmt.Sprintf("the pool keeps all connections: %v", err))
 		}
 		again, err := net.Dial("unix", os.Getenv(wire.EnvSocket))
 		if err == nil {
