@@ -82,7 +82,7 @@ func (p *Pool) placeLocked(q *Query) (*proc, *attempt, error) {
 	if w := p.pickLocked(q); w != nil {
 		return w, p.assignLocked(w, q), nil
 	}
-	alone, _ := p.waitingLocked()
+	alone := p.waitAloneLocked()
 	waiting, room := len(p.queue)-alone, p.cfg.MaxQueue // queries that run alone take no room from others
 	switch {
 	case q.alone:

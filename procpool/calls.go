@@ -63,13 +63,13 @@ func (w *proc) takeCall(e *wire.Envelope) error {
 	if w.calls.Add(1) > maxCalls {
 		w.calls.Add(-1)
 		w.refuseCall(id, fmt.Errorf("%d calls wait for an answer already", maxCalls))
-		return nil
+		return w.ignore()
 	}
 	size := len(c.Params)
 	if full := q.hold(size); full != nil {
 		w.calls.Add(-1)
 		w.refuseCall(id, fmt.Errorf("what waits for an answer has too many bytes already: more than %d", w.p.cfg.MaxAnswer))
-		return nil
+		return w.ignore()
 	}
 	ctx, ok := q.callContext()
 	var once sync.Once

@@ -101,12 +101,15 @@ func TestFloodsAreBounded(t *testing.T) {
 		q.Cancel(nil)
 		eventually(t, "the worker is gone", func() bool { return p.Stats().State == procpool.PoolIdle })
 	})
-	t.Run("ignored messages", func(t *testing.T) {
-		p := start(t, "flood-unknown", nil)
-		if _, err := p.Do(within(t), ask{}.raw()); !errors.Is(err, procpool.ErrProtocol) || !strings.Contains(err.Error(), "had to ignore") {
-			t.Errorf("got %v", err)
-		}
-	})
+	for _, mode := range []string{"flood-unknown", "flood-stacks", "flood-calls"} {
+		t.Run(mode, func(t *testing.T) {
+			p := start(t, mode, func(c *procpool.Config) { c.WriteTimeout = time.Hour })
+			_, err := p.Do(within(t), ask{}.raw(), procpool.Timeout(20*time.Second))
+			if !errors.Is(err, procpool.ErrProtocol) || !strings.Contains(err.Error(), "had to ignore") {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
 }
 
 func TestStallInTheMiddleOfALine(t *testing.T) {

@@ -14,7 +14,7 @@ func (p *Pool) ensureLocked() {
 	p.ensureAloneLocked()
 	p.ensureSuccessorsLocked()
 	for {
-		_, waiting := p.waitingLocked()
+		waiting := p.waitForAnyLocked()
 		starting, leaving := 0, 0
 		all := p.sizeLocked()
 		for _, w := range p.workers {

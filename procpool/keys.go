@@ -11,13 +11,13 @@ func (p *Pool) fits(w *proc, q *Query) bool {
 	return !p.cfg.KeyPerWorker || w.given == 0 || (w.keyed == q.keyed && w.key == q.key)
 }
 
-// boundLocked returns the worker of the query's key, for which the query has to wait. It returns
-// nil when there is none.
+// boundLocked returns the worker of the query's key, for which the query has to wait: also one that
+// gets no more queries and still has one of the key. It returns nil when there is none.
 func (p *Pool) boundLocked(q *Query) *proc {
 	if !q.keyed {
 		return nil
 	}
-	if w := p.keys[q.key]; w != nil && w.usable() {
+	if w := p.keys[q.key]; w != nil && (w.usable() || w.retiring && !w.leaving && w.runs(q)) {
 		return w
 	}
 	return nil

@@ -380,7 +380,7 @@ const maxLost = 100_000
 func (w *proc) unbindLocked() {
 	p := w.p
 	lost := !w.gently || w.alone
-	waits := false
+	unbound := map[string]bool{}
 	for _, key := range w.keys {
 		if p.keys[key] != w {
 			continue // it has another worker already
@@ -389,15 +389,17 @@ func (w *proc) unbindLocked() {
 		if lost && len(p.lost) < maxLost {
 			p.lost[key] = true
 		}
-		for _, q := range slices.Clone(p.queue) {
-			switch {
-			case !q.keyed || q.key != key:
-			case lost && !q.anew:
-				p.dequeueLocked(q)
-				p.endLocked(q, &SessionLostError{Query: q.id, Key: q.key})
-			default:
-				waits = true
-			}
+		unbound[key] = true
+	}
+	waits := false
+	for _, q := range slices.Clone(p.queue) { // once: a worker may have very many keys
+		switch {
+		case !q.keyed || !unbound[q.key]:
+		case lost && !q.anew:
+			p.dequeueLocked(q)
+			p.endLocked(q, &SessionLostError{Query: q.id, Key: q.key})
+		default:
+			waits = true
 		}
 	}
 	if r := p.reloading; r != nil && errors.Is(w.due, ErrReloaded) {

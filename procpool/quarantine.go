@@ -28,7 +28,7 @@ func (p *Pool) judgeLocked(q *Query, now time.Time) error {
 	case known != nil:
 		q.alone = true
 	case runsNextAlone:
-		if alone, _ := p.waitingLocked(); alone <= p.cfg.MaxQueue {
+		if p.waitAloneLocked() <= p.cfg.MaxQueue {
 			q.alone = true
 			delete(p.nextAlone, name)
 		}
@@ -39,7 +39,10 @@ func (p *Pool) judgeLocked(q *Query, now time.Time) error {
 // nextAloneLocked gives the extra worker the first query that has to run alone, and
 // ends the worker when there is none or when a reload has replaced its program.
 func (p *Pool) nextAloneLocked(w *proc) *attempt {
-	next := p.nextLocked(w)
+	var next *attempt
+	if w.program == p.program {
+		next = p.nextLocked(w)
+	}
 	if next == nil && w.idle() {
 		w.stopLocked(true, errAlone)
 	}
@@ -48,7 +51,7 @@ func (p *Pool) nextAloneLocked(w *proc) *attempt {
 
 // ensureAloneLocked starts the extra worker when a query waits for it and there is none.
 func (p *Pool) ensureAloneLocked() {
-	if alone, _ := p.waitingLocked(); alone == 0 || len(p.workers) > p.sizeLocked() || p.backsOffLocked() {
+	if len(p.workers) > p.sizeLocked() || p.waitAloneLocked() == 0 || p.backsOffLocked() {
 		return
 	}
 	p.spawnLocked(spawn{alone: true})

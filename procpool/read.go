@@ -163,7 +163,7 @@ func (w *proc) take(e *wire.Envelope) error {
 	case wire.Call:
 		return w.takeCall(e)
 	case wire.Stacks:
-		w.takeStacks(e.Stacks)
+		return w.takeStacks(e.Stacks)
 	case wire.ShutdownAck:
 		if !w.isGentle() {
 			return errors.New("it said shutdown_ack and was not asked to shut down")
@@ -178,9 +178,18 @@ func (w *proc) take(e *wire.Envelope) error {
 	return nil
 }
 
-// ignoreLocked counts a message that the pool has no use for.
+// ignore counts a message that no counter has.
+func (w *proc) ignore() error {
+	w.p.mu.Lock()
+	defer w.p.mu.Unlock()
+	return w.ignoreLocked(nil)
+}
+
+// ignoreLocked counts a message that the pool has no use for, also in counter unless that is nil.
 func (w *proc) ignoreLocked(counter *uint64) error {
-	w.p.count(counter)
+	if counter != nil {
+		w.p.count(counter)
+	}
 	if w.ignored++; w.ignored > maxIgnored {
 		return fmt.Errorf("it sent %d messages that the pool had to ignore since its last query", w.ignored)
 	}

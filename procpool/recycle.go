@@ -81,7 +81,9 @@ func (w *proc) recycleLocked(why error, idle bool) {
 
 // retireLocked ends the worker once it is not busy.
 func (w *proc) retireLocked(why error) {
-	w.due, w.retiring = why, true
+	if w.retiring = true; !errors.Is(w.due, ErrReloaded) {
+		w.due = why
+	}
 	if w.idle() {
 		w.stopLocked(true, why)
 	}

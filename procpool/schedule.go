@@ -54,18 +54,25 @@ func (p *Pool) dequeueLocked(q *Query) {
 	}
 }
 
-// waitingLocked returns how many queries wait for the extra worker, and how many for any other
-// worker. The rest waits for the workers of their keys.
-func (p *Pool) waitingLocked() (alone, any int) {
+// waitAloneLocked returns how many queries wait for the extra worker.
+func (p *Pool) waitAloneLocked() (n int) {
 	for _, q := range p.queue {
-		switch {
-		case q.alone:
-			alone++
-		case p.boundLocked(q) == nil:
-			any++
+		if q.alone {
+			n++
 		}
 	}
-	return alone, any
+	return n
+}
+
+// waitForAnyLocked returns how many queries wait for any other worker. The rest waits for the
+// workers of their keys.
+func (p *Pool) waitForAnyLocked() (n int) {
+	for _, q := range p.queue {
+		if !q.alone && p.boundLocked(q) == nil {
+			n++
+		}
+	}
+	return n
 }
 
 // nextLocked assigns the first query that the worker may take, nil when it has no place or there
@@ -131,8 +138,11 @@ func (p *Pool) release(w *proc, a *attempt, answered bool) (next *attempt) {
 		return p.nextAloneLocked(w)
 	}
 	if w.retiring {
-		if w.idle() {
+		switch {
+		case w.idle():
 			w.stopLocked(true, w.due)
+		case a.q.keyed:
+			p.rematchLocked() // the next query of the key waits for this one
 		}
 		return nil
 	}

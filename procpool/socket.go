@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -84,10 +85,15 @@ type acceptor struct {
 	opened    chan readyConn // capacity 1
 	ended     sync.WaitGroup
 
-	mu     sync.Mutex      // held while ctx ends
-	ctx    context.Context // it ends when the socket is closed; with it end the connections that have not sent ready
-	cancel context.CancelFunc
+	mu      sync.Mutex      // held while ctx ends; guards pending
+	ctx     context.Context // it ends when the socket is closed; with it end the connections that have not sent ready
+	cancel  context.CancelFunc
+	pending []*net.UnixConn // connections that have not sent ready, oldest first
 }
+
+// maxPending bounds the connections that have not sent ready. The oldest is closed
+// to make room.
+const maxPending = 16
 
 // readyConn is the worker's connection after it sent ready.
 type readyConn struct {
@@ -135,7 +141,7 @@ func (d *acceptor) open(checkPeer func(pid, uid int) error, refused func(error))
 	d.checkPeer, d.refused = checkPeer, refused
 	if d.ours != nil {
 		d.theirs.Close() // only the worker has it from now on
-		d.ended.Go(func() { d.readReady(d.ours, 0) })
+		d.awaitReady(d.ours, 0)
 		return
 	}
 	d.ended.Go(d.accept)
@@ -163,8 +169,20 @@ func (d *acceptor) accept() {
 			d.refused(err)
 			continue
 		}
-		d.ended.Go(func() { d.readReady(conn, pid) })
+		d.awaitReady(conn, pid)
 	}
+}
+
+// awaitReady waits for the ready message in the background.
+func (d *acceptor) awaitReady(conn *net.UnixConn, pid int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.pending) == maxPending {
+		d.pending[0].Close()
+		d.pending = d.pending[1:]
+	}
+	d.pending = append(d.pending, conn)
+	d.ended.Go(func() { d.readReady(conn, pid) })
 }
 
 // readReady waits for the ready message.
@@ -187,9 +205,13 @@ func (d *acceptor) readReady(conn *net.UnixConn, pid int) {
 		}
 	}
 	d.mu.Lock()
+	i := slices.Index(d.pending, conn)
+	if i >= 0 {
+		d.pending = slices.Delete(d.pending, i, i+1)
+	}
 	// A connection that ends without a message does not count: the worker may connect
 	// again. A message other than ready does, and then a.err is not nil.
-	first := d.ctx.Err() == nil && (err == nil || a.err != nil)
+	first := d.ctx.Err() == nil && i >= 0 && (err == nil || a.err != nil)
 	if first {
 		stop()
 		d.closeLocked()

@@ -63,7 +63,8 @@ func (p *Pool) askStacks(q *Query, got func(stacks string)) bool {
 // share it.
 type dump struct {
 	come   fsm.Signal
-	stacks string // final once it has come
+	stacks string // "" until it has come; guarded by the pool's lock
+	waits  int    // how many wait for it; guarded by the pool's lock
 }
 
 // askStacksLocked asks the worker for its stacks and calls got once with them, or with
@@ -79,18 +80,21 @@ func (w *proc) askStacksLocked(got func(stacks string)) bool {
 		w.dump = asked
 		w.p.alive.Go(w.sendDump)
 	}
+	asked.waits++
 	w.p.alive.Go(func() {
 		select {
 		case <-asked.come.Signaled():
-			got(asked.stacks)
 		case <-time.After(stacksWait):
-			w.p.mu.Lock()
-			if w.dump == asked {
-				w.dump = nil // the next one asks again
-			}
-			w.p.mu.Unlock()
-			got("")
+		case <-w.gone.Signaled():
+		case <-w.p.forced.Done():
 		}
+		w.p.mu.Lock()
+		if asked.waits--; asked.waits == 0 && w.dump == asked {
+			w.dump = nil // the next one asks again
+		}
+		stacks := asked.stacks
+		w.p.mu.Unlock()
+		got(stacks)
 	})
 	return true
 }
@@ -107,13 +111,15 @@ func (w *proc) sendDump() {
 }
 
 // takeStacks hands out the worker's stacks.
-func (w *proc) takeStacks(stacks string) {
+func (w *proc) takeStacks(stacks string) error {
 	w.p.mu.Lock()
+	defer w.p.mu.Unlock()
 	asked := w.dump
-	w.dump = nil
-	w.p.mu.Unlock()
-	if asked != nil {
-		asked.stacks = stacks[:min(len(stacks), maxStacks)]
-		asked.come.Signal()
+	if asked == nil {
+		return w.ignoreLocked(nil)
 	}
+	w.dump = nil
+	asked.stacks = stacks[:min(len(stacks), maxStacks)]
+	asked.come.Signal()
+	return nil
 }

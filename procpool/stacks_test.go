@@ -65,6 +65,23 @@ func TestStacksThatDoNotComeAreNotWaitedFor(t *testing.T) {
 	}
 }
 
+// TestStacksOfTheNextLateQuery has a worker that shows its stacks 50 ms too late for the query that
+// made the pool ask, and in time for the next one.
+func TestStacksOfTheNextLateQuery(t *testing.T) {
+	const first = 300 * time.Millisecond
+	eventually(t, "the second has the stacks", func() bool { // a busy machine may be late
+		p := start(t, "stacks-late", func(c *procpool.Config) { c.MaxWorkers, c.MaxQueue, c.CancelGrace = 1, 5, patience })
+		submit(t, p, ask{}.raw(), procpool.Timeout(first))
+		q := submit(t, p, ask{}.raw(), procpool.Timeout(first+200*time.Millisecond))
+		var late *procpool.DeadlineError
+		if _, err := q.Result(); !errors.As(err, &late) {
+			t.Fatal(err)
+		}
+		_, _ = p.Evict("", true)
+		return late.Stacks == "late"
+	})
+}
+
 // TestReadyThatPromisesTooMuch has workers whose ready cannot be true. Each is an error of
 // the start; the worker that serves already does not notice.
 func TestReadyThatPromisesTooMuch(t *testing.T) {
@@ -120,6 +137,8 @@ func raw2(mode string) (ready string) {
 	switch {
 	case mode == "says", mode == "lies":
 		return os.Getenv("SAYS")
+	case mode == "stacks-late":
+		return `{"type":"ready","capabilities":["stacks"],"concurrency":2}`
 	case strings.HasPrefix(mode, "stacks-"):
 		return `{"type":"ready","capabilities":["stacks"],"concurrency":1}`
 	}

@@ -225,6 +225,45 @@ func TestReloadWaitsForRunningQueries(t *testing.T) {
 	}
 }
 
+// TestReloadKeepsTheOrderOfAKey has one query of a key with a worker that a reload replaces, and
+// another that waits for it.
+func TestReloadKeepsTheOrderOfAKey(t *testing.T) {
+	p := startPool(t, func() *exec.Cmd { return self("many:4") }, func(c *procpool.Config) { c.MaxQueue, c.CancelGrace = 10, patience })
+	first, release := waits(t, p, procpool.Key("k"))
+	other, releaseOther := waits(t, p)
+	second := submit(t, p, ask{}.raw(), procpool.Key("k"))
+	reloaded := make(chan error, 1)
+	go func() {
+		_, err := p.Reload(within(t), nil)
+		reloaded <- err
+	}()
+	eventually(t, "the new worker serves", func() bool {
+		q := submit(t, p, ask{}.raw())
+		_, err := q.Result()
+		return err == nil && q.Worker() != first.Worker()
+	})
+	third := submit(t, p, ask{}.raw(), procpool.Key("k"))
+	do(t, p, ask{}.raw())
+	for _, q := range []*procpool.Query{second, third} {
+		if s := q.State(); s != procpool.QueryPending {
+			t.Errorf("%s of the key is %s beside the first", q.ID(), s)
+		}
+	}
+	release()
+	for _, q := range []*procpool.Query{first, second, third} { // the old worker still has the other query
+		if _, err := q.Result(); err != nil {
+			t.Error(err)
+		}
+	}
+	if s := other.State(); s != procpool.QueryProcessing {
+		t.Errorf("the other query is %s", s)
+	}
+	releaseOther()
+	if err := <-reloaded; err != nil {
+		t.Error(err)
+	}
+}
+
 func TestReloadOfAnIdlePoolTriesTheNewCode(t *testing.T) {
 	p := startPool(t, version("1"), nil)
 	if got, err := p.Reload(within(t), func() *exec.Cmd { return self("exit:broken") }); err == nil {

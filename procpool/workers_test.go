@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/signal"
@@ -239,12 +240,20 @@ func helper(mode string) {
 		}
 		time.Sleep(time.Hour)
 	case "probe-first": // another process of the group connects before the worker does
-		for range 20 { // more than maxInside
+		var oldest net.Conn
+		for range 20 { // more than maxPending
 			conn, err := net.Dial("unix", os.Getenv(wire.EnvSocket))
 			if err != nil {
 				panic(err)
 			}
 			defer conn.Close() // half open: it sends nothing
+			if oldest == nil {
+				oldest = conn
+			}
+		}
+		_ = oldest.SetReadDeadline(time.Now().Add(patience / 2))
+		if _, err := oldest.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+			panic(fmt.Sprintf("the pool keeps all connections: %v", err))
 		}
 		again, err := net.Dial("unix", os.Getenv(wire.EnvSocket))
 		if err == nil {
@@ -335,6 +344,10 @@ func raw(mode string) {
 		if e.Type == wire.Dump && mode == "stacks-complete" {
 			say(`{"type":"complete","requestId":"q1","result":"too late"}`)
 		}
+		if e.Type == wire.Dump && mode == "stacks-late" {
+			time.Sleep(300 * time.Millisecond)
+			say(`{"type":"stacks","stacks":"late"}`)
+		}
 		if e.Type != wire.Query {
 			continue
 		}
@@ -354,7 +367,7 @@ func raw(mode string) {
 			say(`{"type":"complete","requestId":%q,"result":"well"}`, id)
 			_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
 		}
-		if !first && mode != "unknown-types" {
+		if !first && mode != "unknown-types" && mode != "stacks-late" {
 			say(`{"type":"complete","requestId":%q,"result":"well"}`, id)
 			continue
 		}
@@ -412,6 +425,14 @@ func raw(mode string) {
 			for {
 				say(`{"type":"telemetry"}`)
 			}
+		case "flood-calls":
+			for {
+				say(`{"type":"call","requestId":%q,"callId":"c","method":"m","params":1}`, id)
+			}
+		case "flood-stacks":
+			for {
+				say(`{"type":"stacks","stacks":"s"}`)
+			}
 		case "100MB", "100MB-complete":
 			kind := "message"
 			if mode == "100MB-complete" {
@@ -428,7 +449,7 @@ func raw(mode string) {
 			if kind == "message" {
 				say(`{"type":"complete","requestId":%q,"result":1}`, id)
 			}
-		case "cancel-late", "told", "stacks-never", "stacks-complete": // waits for the cancel
+		case "cancel-late", "told", "stacks-never", "stacks-complete", "stacks-late": // waits for the cancel
 		default:
 			say(`{"type":"complete","requestId":%q,"result":"well"}`, id)
 		}

@@ -36,11 +36,12 @@ func (b *bound) Configure(cfg Config) {
 // Addr returns the address that the server listens on, nil before Bind.
 func (b *bound) Addr() net.Addr {
 	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.ln == nil {
+	ln := b.ln
+	b.mu.Unlock()
+	if ln == nil {
 		return nil
 	}
-	return b.ln.Addr()
+	return ln.Addr() // a foreign method: not under the lock
 }
 
 func (b *bound) windowEndLocked() time.Time {

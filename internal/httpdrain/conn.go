@@ -81,7 +81,11 @@ func (t *tracker) count() (served, hijacked int) {
 
 // waitNone waits until no connection is open any more, or until ctx is done.
 func (t *tracker) waitNone(ctx context.Context) {
-	awaitNone(ctx, func() int { return len(t.open()) })
+	awaitNone(ctx, func() int {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		return len(t.conns)
+	})
 }
 
 // clientLook is the time between two looks at the connections that are open.

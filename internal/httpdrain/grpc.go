@@ -153,10 +153,10 @@ func (g *GRPC) LingerOpen(context.Context) {}
 // the window, so that clients hear NOT_SERVING before GOAWAY.
 func (g *GRPC) Shutdown(ctx context.Context) (cut int, err error) {
 	g.EndWindow()
-	healthErr := g.awaitHealth(ctx)
+	g.awaitHealth(ctx)
 	ln, graceful := g.begin()
 	if ln == nil {
-		return 0, healthErr
+		return 0, g.healthError()
 	}
 	select {
 	case <-graceful.Done():
@@ -174,7 +174,7 @@ func (g *GRPC) Shutdown(ctx context.Context) (cut int, err error) {
 			}
 		}
 	}
-	return cut, errors.Join(err, g.stop(ln), healthErr)
+	return cut, errors.Join(err, g.stop(ln), g.healthError())
 }
 
 // Goodbye returns the channel that closes when handlers without an end should return: a
@@ -191,17 +191,30 @@ func (g *GRPC) sayGoodbye() {
 }
 
 // awaitHealth returns when the health has said NOT_SERVING, when healthPatience
-// is over, or when ctx is done. The error says what was wrong with the health's Shutdown.
-func (g *GRPC) awaitHealth(ctx context.Context) error {
+// is over, or when ctx is done.
+func (g *GRPC) awaitHealth(ctx context.Context) {
 	g.mu.Lock()
 	told, t0 := g.told, g.t0
 	g.mu.Unlock()
 	if told == nil {
+		return
+	}
+	select {
+	case <-told.Done():
+	case <-time.After(time.Until(t0.Add(healthPatience))):
+	case <-ctx.Done():
+	}
+}
+
+// healthError returns what was wrong with the health's Shutdown.
+func (g *GRPC) healthError() error {
+	g.mu.Lock()
+	told := g.told
+	g.mu.Unlock()
+	if told == nil {
 		return nil
 	}
-	ctx, cancel := context.WithDeadline(ctx, t0.Add(healthPatience))
-	defer cancel()
-	if err := told.Wait(ctx.Done(), 0); err != nil {
+	if err := told.Wait(call.Now(), 0); err != nil {
 		return fmt.Errorf("shut down gRPC server %q: %w", g.name, err)
 	}
 	return nil

@@ -310,6 +310,22 @@ func TestGRPCHealthThatHangs(t *testing.T) {
 	}
 }
 
+// A health that ends after Shutdown has ceased to wait for it, and before GracefulStop, is no error.
+func TestGRPCHealthThatEndsDuringGracefulStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, h := newFakeGRPC(), make(hungHealth)
+		g := NewGRPC("rpc", f, newPipeListener(), h, Config{})
+		if err := g.Bind(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		f.wg.Go(func() { time.Sleep(5 * time.Second) }) // an RPC
+		time.AfterFunc(1300*time.Millisecond, func() { close(h) })
+		if cut, err := g.Shutdown(t.Context()); cut != 0 || err != nil {
+			t.Errorf("%d cut, %v", cut, err)
+		}
+	})
+}
+
 func TestGRPCErrors(t *testing.T) {
 	f := newFakeGRPC()
 	check := func(err error, want string) {
