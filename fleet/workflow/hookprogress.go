@@ -181,7 +181,7 @@ func (run *hookRun) begin(ctx context.Context) error {
 	case p != nil:
 		run.progress = p
 		return run.checkMark(ctx, journal)
-	case last != nil && last.revision != 0:
+	case last != nil:
 		run.log.Warn("the progress of a hook was removed: going on with what this process knows")
 		last.revision = 0
 	default:
