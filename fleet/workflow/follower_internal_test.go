@@ -121,9 +121,41 @@ func TestAWriteThatTheJournalDoesNotHaveYet(t *testing.T) {
 	if err := run.handle(ctx, task); err != nil {
 		t.Errorf("a write that was forgotten: %v", err)
 	}
+	if run.checkForgotten(ctx, last) == nil {
+		t.Error("a write that the journal has got since counts as forgotten")
+	}
 	task.Value.revision = last + 2
 	if err := run.handle(ctx, task); err == nil {
 		t.Error("a reaction to a write that is still to come counts as done")
+	}
+}
+
+// refusing is a bucket that refuses one new key.
+type refusing struct {
+	jetstream.KeyValue
+	refused bool
+}
+
+func (kv *refusing) Create(ctx context.Context, key string, value []byte, o ...jetstream.KVCreateOpt) (uint64, error) {
+	if !kv.refused {
+		kv.refused = true
+		return 0, jetstream.ErrNoStreamResponse
+	}
+	return kv.KeyValue.Create(ctx, key, value, o...)
+}
+
+// TestAHookKnowsWhatItHasDone removes a hook's progress, and the first attempt to store it again fails.
+func TestAHookKnowsWhatItHasDone(t *testing.T) {
+	ctx, kv, notes, first, _ := twoNotes(t)
+	store := &hookStore{kv: &refusing{KeyValue: kv}, bucket: notes, by: "me", progress: "progress"}
+	known := &hookProgress{revision: 100, Done: lanes.From(first)}
+	run := hookRun{r: &registration{bucket: notes}, h: &Hook{}, log: brokertest.Quiet(), journal: notes, store: store, progress: known}
+	if run.begin(ctx) == nil {
+		t.Fatal("it begins without storing its progress")
+	}
+	check(t, run.begin(ctx))
+	if got := run.progress.Done.Floor(); got != first {
+		t.Errorf("it goes on behind write %d, and has done up to %d", got, first)
 	}
 }
 
@@ -165,7 +197,18 @@ func TestFind(t *testing.T) {
 	fourth := put("fourth", int(third)) // the first is gone
 	check("the expected one is gone", "third", second, third, landed)
 	check("the first is gone", "first", 0, 0, untraceable)
-	put("fifth", int(fourth)) // the second too
+	fifth := put("fifth", int(fourth)) // the second too
 	check("the expected one and its successor are gone", "second", first, 0, untraceable)
 	check("the expected one is gone, and its successor says what it followed", "other", second, 0, superseded)
+	kv, err := b.JetStream().KeyValue(t.Context(), "NOTES")
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := fifth
+	for range 3 { // another program, which says what it expects
+		if next, err = kv.Update(t.Context(), "a", nil, next); err != nil {
+			t.Fatal(err)
+		}
+	}
+	check("the expected one is gone, and another program's successor says what it followed", "sixth", fifth, 0, superseded)
 }

@@ -127,9 +127,7 @@ func (run *hookRun) once(ctx context.Context) error {
 		return err
 	}
 	run.store.by = run.by
-	earlier := run.progress
 	if err := run.begin(ctx); err != nil {
-		run.progress = earlier
 		return err
 	}
 	own, fail := context.WithCancelCause(ctx)
