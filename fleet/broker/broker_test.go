@@ -115,6 +115,7 @@ func TestConfigurationIsChecked(t *testing.T) {
 		`inbox_prefix is "a.>"`:         {URL: "nats://x", InboxPrefix: "a.>"},
 		"no such file":                  {URL: "nats://x", CredentialsFile: filepath.Join(dir, "none")},
 		`listen is "nowhere"`:           {StoreDir: filepath.Join(dir, "a"), Listen: "nowhere"},
+		"want host:port":                {StoreDir: filepath.Join(dir, "d"), Listen: "127.0.0.1:"},
 		"invalid port":                  {StoreDir: filepath.Join(dir, "b"), Listen: "127.0.0.1:70000"},
 		"address already in use":        {StoreDir: filepath.Join(dir, "c"), Listen: l.Addr().String()},
 		"not a directory":               {StoreDir: filepath.Join(file, "d")},

@@ -127,6 +127,9 @@ func (b *Broker) server() *server.Server {
 // -1, not 0.
 func address(listen string) (host string, port int, err error) {
 	host, text, err := net.SplitHostPort(listen)
+	if err == nil && text == "" {
+		err = errors.New("want host:port") // LookupPort takes it for 0
+	}
 	if err == nil {
 		port, err = net.LookupPort("tcp", text)
 	}

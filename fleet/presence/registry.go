@@ -65,8 +65,9 @@ func (h *holder) hasRoom(now time.Time, ttl time.Duration) bool {
 }
 
 const (
-	maxOthers = 8         // keys of one id, besides the one that holds it
-	keepLeft  = time.Hour // how long a key that has left is remembered
+	maxHolders = 100_000
+	maxOthers  = 8         // keys of one id, besides the one that holds it
+	keepLeft   = time.Hour // how long a key that has left is remembered
 )
 
 const manyKeys = "its key changes again and again: " +
@@ -166,11 +167,12 @@ func (r *registry) key(id string) ed25519.PublicKey {
 }
 
 func (r *registry) addLocked(now time.Time, id string) *holder {
-	if now.Sub(r.swept) > time.Minute {
+	full := len(r.ids) >= maxHolders
+	if age := now.Sub(r.swept); age > time.Minute || age > time.Second && full {
 		r.swept = now
 		for id, h := range r.ids {
 			switch age := now.Sub(h.current().heard); {
-			case age > keepLeft:
+			case age > keepLeft, full && age >= r.ttl:
 				delete(r.ids, id)
 			case age >= 2*r.ttl:
 				h.last = nil
@@ -178,7 +180,9 @@ func (r *registry) addLocked(now time.Time, id string) *holder {
 		}
 	}
 	h := &holder{}
-	r.ids[id] = h
+	if len(r.ids) < maxHolders {
+		r.ids[id] = h
+	}
 	return h
 }
 

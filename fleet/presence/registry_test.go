@@ -155,18 +155,21 @@ func TestRegistrySaysThatAClockIsOff(t *testing.T) {
 	}
 }
 
-func TestRegistryForgets(t *testing.T) {
+func TestRegistryIsBounded(t *testing.T) {
 	b, now := newRegistry(15*time.Second), time.Now()
-	for i := range 100 {
+	for i := range maxHolders + 1000 {
 		p, alive := b.announced(now, &Process{ID: fmt.Sprint("orders.", i), Number: 1, AnnouncedAt: now, SeenAt: now}, announcement{key: "k", stamp: stamp{Number: 1}}, uint64(i+1))
 		if !alive || p.Suspect != "" {
 			t.Fatalf("%d: %v, %q", i, alive, p.Suspect)
 		}
 	}
-	now = now.Add(2 * keepLeft)
+	if len(b.ids) != maxHolders {
+		t.Errorf("it remembers %d ids", len(b.ids))
+	}
+	now = now.Add(time.Minute)
 	b.announced(now, &Process{ID: "orders.new", Number: 1, AnnouncedAt: now, SeenAt: now}, announcement{key: "k", stamp: stamp{Number: 1}}, 1)
 	if len(b.ids) != 1 {
-		t.Errorf("two hours later it remembers %d ids", len(b.ids))
+		t.Errorf("a minute later it remembers %d ids", len(b.ids))
 	}
 	r := newRig(t)
 	for i := range 1000 {

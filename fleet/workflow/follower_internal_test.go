@@ -81,16 +81,34 @@ func twoNotes(t *testing.T) (ctx context.Context, kv jetstream.KeyValue, notes *
 func TestAKeyThatCameBackIsRead(t *testing.T) {
 	ctx, _, notes, first, last := twoNotes(t)
 	f := notes.follower(brokertest.Quiet(), func(stream.Item[*entry]) {})
-	s, err := notes.js.Stream(ctx, notes.stream)
-	check(t, err)
 	f.synced, f.keys["x"], f.extra = true, first, -1
 	f.read = first
-	if f.reconcile(ctx, s) || f.readAgain {
+	if f.reconcile(ctx) || f.readAgain {
 		t.Error("it reads everything again for a key that is still to come")
 	}
 	f.read = last
-	if !f.reconcile(ctx, s) || !f.readAgain {
+	if !f.reconcile(ctx) || !f.readAgain {
 		t.Error("it never reads a key that is behind it")
+	}
+}
+
+// TestASubjectOfNoKeyIsNotLost has a bucket with a subject outside its keys, which the stream counts.
+func TestASubjectOfNoKeyIsNotLost(t *testing.T) {
+	ctx, _, notes, first, last := twoNotes(t)
+	s, err := notes.js.Stream(ctx, notes.stream)
+	check(t, err)
+	c := s.CachedInfo().Config
+	c.Subjects = append(c.Subjects, "other.>")
+	_, err = notes.js.UpdateStream(ctx, c)
+	check(t, err)
+	ack, err := notes.js.Publish(ctx, "other.x", nil)
+	check(t, err)
+	check(t, s.Purge(ctx, jetstream.WithPurgeSubject("$KV.NOTES.y")))
+	f := notes.follower(brokertest.Quiet(), func(stream.Item[*entry]) {})
+	f.synced, f.extra, f.read = true, 1, ack.Sequence
+	f.keys["x"], f.keys["y"], f.keys["other.x"] = first, last, ack.Sequence
+	if f.reconcile(ctx) || len(f.keys) != 2 || f.keys["other.x"] == 0 {
+		t.Errorf("it has the keys %v", f.keys)
 	}
 }
 
@@ -103,9 +121,41 @@ func TestAWriteThatTheJournalDoesNotHaveYet(t *testing.T) {
 	if err := run.handle(ctx, task); err != nil {
 		t.Errorf("a write that was forgotten: %v", err)
 	}
+	if run.checkForgotten(ctx, last) == nil {
+		t.Error("a write that the journal has got since counts as forgotten")
+	}
 	task.Value.revision = last + 2
 	if err := run.handle(ctx, task); err == nil {
 		t.Error("a reaction to a write that is still to come counts as done")
+	}
+}
+
+// refusing is a bucket that refuses one new key.
+type refusing struct {
+	jetstream.KeyValue
+	refused bool
+}
+
+func (kv *refusing) Create(ctx context.Context, key string, value []byte, o ...jetstream.KVCreateOpt) (uint64, error) {
+	if !kv.refused {
+		kv.refused = true
+		return 0, jetstream.ErrNoStreamResponse
+	}
+	return kv.KeyValue.Create(ctx, key, value, o...)
+}
+
+// TestAHookKnowsWhatItHasDone removes a hook's progress, and the first attempt to store it again fails.
+func TestAHookKnowsWhatItHasDone(t *testing.T) {
+	ctx, kv, notes, first, _ := twoNotes(t)
+	store := &hookStore{kv: &refusing{KeyValue: kv}, bucket: notes, by: "me", progress: "progress"}
+	known := &hookProgress{revision: 100, Done: lanes.From(first)}
+	run := hookRun{r: &registration{bucket: notes}, h: &Hook{}, log: brokertest.Quiet(), journal: notes, store: store, progress: known}
+	if run.begin(ctx) == nil {
+		t.Fatal("it begins without storing its progress")
+	}
+	check(t, run.begin(ctx))
+	if got := run.progress.Done.Floor(); got != first {
+		t.Errorf("it goes on behind write %d, and has done up to %d", got, first)
 	}
 }
 
@@ -147,7 +197,18 @@ func TestFind(t *testing.T) {
 	fourth := put("fourth", int(third)) // the first is gone
 	check("the expected one is gone", "third", second, third, landed)
 	check("the first is gone", "first", 0, 0, untraceable)
-	put("fifth", int(fourth)) // the second too
+	fifth := put("fifth", int(fourth)) // the second too
 	check("the expected one and its successor are gone", "second", first, 0, untraceable)
 	check("the expected one is gone, and its successor says what it followed", "other", second, 0, superseded)
+	kv, err := b.JetStream().KeyValue(t.Context(), "NOTES")
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := fifth
+	for range 3 { // another program, which says what it expects
+		if next, err = kv.Update(t.Context(), "a", nil, next); err != nil {
+			t.Fatal(err)
+		}
+	}
+	check("the expected one is gone, and another program's successor says what it followed", "sixth", fifth, 0, superseded)
 }

@@ -154,8 +154,13 @@ func (s *hookStore) wrote(stored *hookProgress, last uint64) bool {
 // begin loads the hook's progress, or stores the progress of a new hook. The hook goes on from where
 // this process's run before has ended when no other process has stored progress since, or when another
 // program has removed what was stored.
-func (run *hookRun) begin(ctx context.Context) error {
+func (run *hookRun) begin(ctx context.Context) (err error) {
 	last := run.progress
+	defer func() {
+		if err != nil {
+			run.progress = last // this run has not begun
+		}
+	}()
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
 	p, err := run.store.load(ctx)
@@ -181,7 +186,7 @@ func (run *hookRun) begin(ctx context.Context) error {
 	case p != nil:
 		run.progress = p
 		return run.checkMark(ctx, journal)
-	case last != nil && last.revision != 0:
+	case last != nil:
 		run.log.Warn("the progress of a hook was removed: going on with what this process knows")
 		last.revision = 0
 	default:

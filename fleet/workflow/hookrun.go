@@ -232,7 +232,7 @@ func (run *hookRun) readFrom(ctx context.Context, last *written) error {
 		if run.queue.Len() < maxWaiting {
 			continue
 		}
-		for run.queue.Len() >= maxWaiting {
+		for run.queue.Len() > maxWaiting-pullMany { // what a request brings has room then
 			if roomPause.Sleep(ctx, 1) != nil {
 				return context.Cause(ctx)
 			}
@@ -304,10 +304,15 @@ func (run *hookRun) checkForgotten(ctx context.Context, revision uint64) error {
 	if err == nil && stream.CachedInfo().State.LastSeq < revision {
 		err = fmt.Errorf("the journal does not have write %d yet", revision)
 	}
-	if err != nil {
-		return lanes.Uncounted(err)
+	if err == nil { // it may have copied the write just before it said how far it is
+		if _, err = run.journal.at(ctx, revision); err == nil {
+			err = fmt.Errorf("the journal has got write %d a moment ago", revision)
+		}
 	}
-	return nil
+	if isNotFound(err) {
+		return nil
+	}
+	return lanes.Uncounted(err)
 }
 
 // checkPaused returns an error for an entity whose record says that it is paused.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -207,7 +208,8 @@ func (b *bucket) fate(ctx context.Context, key string, a *attempt) (uint64, fate
 
 // find is one question of fate. It asks the stream's leader: a replica or a mirror may lag.
 func (b *bucket) find(ctx context.Context, key string, d *decision) (uint64, fate, error) {
-	after, err := b.next(ctx, key, d.on+1)
+	msg, err := b.get(ctx, getRequest{Seq: d.on + 1, Next: b.subject(key)})
+	after, err := b.entry(msg, err)
 	switch {
 	case isNotFound(err):
 		return 0, undecided, nil
@@ -215,7 +217,7 @@ func (b *bucket) find(ctx context.Context, key string, d *decision) (uint64, fat
 		return 0, undecided, err
 	case after.op == d.op:
 		return after.revision, landed, nil
-	case after.chained && after.on == d.on:
+	case after.chained && after.on == d.on, msg.Header.Get(headerExpected) == strconv.FormatUint(d.on, 10):
 		return 0, superseded, nil
 	case d.on == 0:
 		return 0, untraceable, nil

@@ -2,7 +2,9 @@ package workflow
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"time"
 	"unicode/utf8"
 
@@ -29,7 +31,7 @@ type bucketState struct {
 
 // inspect looks at the bucket. It returns true when the follower has to begin again.
 func (f *follower) inspect(ctx context.Context, stream jetstream.Stream, consumer jetstream.Consumer) (again bool) {
-	return f.compare(ctx, stream, consumer) || f.extra != 0 && f.reconcile(ctx, stream)
+	return f.compare(ctx, stream, consumer) || f.extra != 0 && f.reconcile(ctx)
 }
 
 // compare looks at the bucket. It compares the keys when the follower has read as far as the
@@ -112,18 +114,18 @@ func (f *follower) lose(key string) {
 // reconcile loses the keys that the bucket does not have. It returns true when the follower has to
 // read everything again: there are too many, none of them can be found, or the bucket has a key that
 // the follower should have read. A server that was killed may bring back a message that it had removed.
-func (f *follower) reconcile(ctx context.Context, stream jetstream.Stream) (again bool) {
-	attempt, cancel := context.WithTimeout(ctx, answerTime)
-	defer cancel()
-	info, err := stream.Info(attempt, jetstream.WithSubjectFilter(">"))
+func (f *follower) reconcile(ctx context.Context) (again bool) {
+	names, err := f.names(ctx)
 	if err != nil {
-		f.readAgain = attempt.Err() != nil // the client looks for ever for names that JSON cannot tell apart
-		return f.readAgain
+		return false
 	}
-	for subject := range info.State.Subjects {
-		key := f.b.key(subject)
-		if _, known := f.keys[key]; known || f.extra > 0 {
+	unread := 0
+	for key := range names {
+		if _, known := f.keys[key]; known || f.extra > 0 || !utf8.ValidString(key) { // no request can name such a key
 			continue
+		}
+		if unread++; unread > maxChecks {
+			break
 		}
 		e, err := f.b.last(ctx, key)
 		switch {
@@ -136,8 +138,7 @@ func (f *follower) reconcile(ctx context.Context, stream jetstream.Stream) (agai
 	}
 	asked, lost := 0, 0
 	for key := range f.keys {
-		_, has := info.State.Subjects[f.b.subject(key)]
-		if has || !utf8.ValidString(key) { // no request can name such a key
+		if names[key] || !utf8.ValidString(key) {
 			continue
 		}
 		if asked++; asked > maxChecks {
@@ -156,4 +157,49 @@ func (f *follower) reconcile(ctx context.Context, stream jetstream.Stream) (agai
 	}
 	f.readAgain = asked > maxChecks || f.extra > 0 && lost == 0
 	return f.readAgain
+}
+
+// names reads the bucket's keys, in pages. The client's own Info would never end for keys that
+// JSON cannot tell apart.
+func (f *follower) names(ctx context.Context) (map[string]bool, error) {
+	names := make(map[string]bool)
+	for offset := 0; ; {
+		p, err := f.subjects(ctx, offset)
+		if err != nil {
+			return nil, err
+		}
+		for subject := range p.State.Subjects {
+			names[f.b.key(subject)] = true
+		}
+		if offset += len(p.State.Subjects); offset >= p.Total || len(p.State.Subjects) == 0 {
+			return names, nil
+		}
+	}
+}
+
+// subjectsPage is the server's answer to a question about the subjects of a stream.
+type subjectsPage struct {
+	Error *jetstream.APIError `json:"error"`
+	Total int                 `json:"total"`
+	State struct {
+		Subjects map[string]uint64 `json:"subjects"`
+	} `json:"state"`
+}
+
+// subjects asks for the stream's subjects, from the one at offset on.
+func (f *follower) subjects(ctx context.Context, offset int) (page subjectsPage, err error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	request := fmt.Sprintf(`{"subjects_filter":">","offset":%d}`, offset)
+	reply, err := f.b.nc.RequestWithContext(ctx, f.b.api+"STREAM.INFO."+f.b.stream, []byte(request))
+	if err != nil {
+		return page, err
+	}
+	if err := json.Unmarshal(reply.Data, &page); err != nil {
+		return page, err
+	}
+	if page.Error != nil {
+		return page, page.Error
+	}
+	return page, nil
 }

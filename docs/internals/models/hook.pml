@@ -1,6 +1,6 @@
 /* The hooks of a workflow. The page: docs/reference/guarantees/workflow.md#d20.
  *
- * The code: fleet/workflow/hookrun.go (runHookOnce, read, accept, handle, done, save), hookprogress.go (load, save, begin).
+ * The code: fleet/workflow/hookrun.go (once, read, accept, handle, done, save), hookprogress.go (load, save, begin).
  * workflow.pml has what is before it: that the journal has each transition.
  *
  * Size: one entity with three transitions, and two processes. One of them should run the hook; while the lease changes hands

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"runtime/debug"
 	"strings"
 
@@ -187,10 +188,24 @@ func ReadFile(file string, stdin io.Reader) ([]byte, error) {
 
 // ReplaceFile writes a file. Another command that reads it sees the old one or the new one.
 func ReplaceFile(path string, text []byte, mode os.FileMode) error {
-	if err := os.WriteFile(path+".new", text, mode); err != nil {
+	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*.new") // one for each command
+	if err != nil {
 		return err
 	}
-	return os.Rename(path+".new", path)
+	_, err = f.Write(text)
+	if err == nil {
+		err = f.Chmod(mode)
+	}
+	if closed := f.Close(); err == nil {
+		err = closed
+	}
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		_ = os.Remove(f.Name())
+	}
+	return err
 }
 
 // Version returns the version of the module that the linker recorded. That of a build in a

@@ -5,12 +5,12 @@
 package contexts
 
 import (
+	"bytes"
 	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
@@ -79,7 +79,7 @@ token and the client certificate of a context go to its own server only.`,
 	}, list, use)
 }
 
-// setCurrent changes the line of the file that begins with "current:", or adds it.
+// setCurrent changes one value of the file, and keeps its comments.
 func setCurrent(path, name string) error {
 	path, err := filepath.EvalSymlinks(path) // a link stays one
 	if err != nil {
@@ -89,20 +89,34 @@ func setCurrent(path, name string) error {
 	if err != nil {
 		return err
 	}
-	value, err := yaml.Marshal(name) // with quotes where it needs them
-	if err != nil {
+	var doc yaml.Node
+	if err := yaml.Unmarshal(text, &doc); err != nil {
 		return err
 	}
-	line := "current: " + string(value)
-	lines := strings.SplitAfter(string(text), "\n")
-	if i := slices.IndexFunc(lines, func(l string) bool { return strings.HasPrefix(l, "current:") }); i >= 0 {
-		lines[i] = line
-	} else {
-		lines = slices.Insert(lines, 0, line)
+	root := doc.Content[0] // ReadContexts has read a mapping
+	value := &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: name}
+	isSet := false
+	for i := 0; i+1 < len(root.Content); i += 2 {
+		if root.Content[i].Value == "current" {
+			root.Content[i+1], isSet = value, true
+		}
+	}
+	if !isSet {
+		key := &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: "current"}
+		root.Content = append([]*yaml.Node{key, value}, root.Content...)
+	}
+	var b bytes.Buffer
+	enc := yaml.NewEncoder(&b)
+	enc.SetIndent(2)
+	if err := enc.Encode(&doc); err != nil {
+		return err
+	}
+	if err := enc.Close(); err != nil {
+		return err
 	}
 	info, err := os.Stat(path)
 	if err != nil {
 		return err
 	}
-	return cli.ReplaceFile(path, []byte(strings.Join(lines, "")), info.Mode().Perm())
+	return cli.ReplaceFile(path, b.Bytes(), info.Mode().Perm())
 }

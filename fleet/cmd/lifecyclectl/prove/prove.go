@@ -46,10 +46,10 @@ type Options struct {
 // The times of a proof. The load before and after the steps shows what the service loses
 // without them.
 const (
-	baseline  = 10 * time.Second            // of load before anything is touched
-	between   = 2 * time.Second             // one step and the next
-	afterward = load.AnswerIn + time.Second // of load after the last step, whose requests then have their outcome
-	maxWait   = 60 * time.Second            // for a load that does not answer meanwhile
+	baseline  = 10 * time.Second              // of load before anything is touched
+	between   = 2 * time.Second               // one step and the next
+	afterward = 2*load.AnswerIn + time.Second // of load after the last step, whose requests then have their outcome: they dial and wait
+	maxWait   = 60 * time.Second              // for a load that does not answer meanwhile
 )
 
 // list is any list of objects.
@@ -213,6 +213,10 @@ func (p *proof) run(ctx context.Context) (*Report, error) {
 		return nil, err
 	}
 	p.ended = time.Now()
+	p.opts.Now("waiting for the load's last report")
+	if err := p.load.reached(ctx, p.ended); err != nil {
+		return nil, err
+	}
 	cancel()
 	watches.Wait()
 	return p.report(), nil

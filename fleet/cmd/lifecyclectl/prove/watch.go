@@ -235,7 +235,8 @@ type account struct {
 	seq      int        // of the latest record
 	first    *load.Hello
 	tick     load.Tick
-	received time.Time // the latest record, by this clock
+	written  time.Time // the latest record, by the load's clock
+	received time.Time // the same, by this clock
 	// behind is how far the load's clock is behind this one, plus the shortest time that
 	// a record took to arrive.
 	behind time.Duration
@@ -280,7 +281,7 @@ func (a *account) take(line []byte) {
 	if behind := now.Sub(r.At); a.seq == 0 || behind < a.behind {
 		a.behind = behind
 	}
-	a.seq, a.received = r.Seq, now
+	a.seq, a.written, a.received, a.other = r.Seq, r.At, now, ""
 	switch {
 	case r.Hello != nil:
 		a.first = r.Hello
@@ -292,19 +293,35 @@ func (a *account) take(line []byte) {
 }
 
 // hello waits for the first record.
-func (a *account) hello(ctx context.Context) (load.Hello, error) {
+func (a *account) hello(ctx context.Context) (hello load.Hello, err error) {
+	err = a.await(ctx, func() bool {
+		if a.first != nil {
+			hello = *a.first
+		}
+		return a.first != nil
+	})
+	return hello, err
+}
+
+// reached waits until the load has reported all that was until that time.
+func (a *account) reached(ctx context.Context, until time.Time) error {
+	return a.await(ctx, func() bool { return a.written.Add(a.behind).After(until) })
+}
+
+// await waits until isLocked returns true, or the load does not report any more.
+func (a *account) await(ctx context.Context, isLocked func() bool) error {
 	for {
 		a.mu.Lock()
-		first := a.first
+		is := isLocked()
 		a.mu.Unlock()
-		if first != nil {
-			return *first, nil
+		if is {
+			return nil
 		}
 		if err := a.overdue(); err != nil {
-			return load.Hello{}, err
+			return err
 		}
 		if !cli.Pause(ctx, 100*time.Millisecond) {
-			return load.Hello{}, context.Canceled
+			return context.Canceled
 		}
 	}
 }
