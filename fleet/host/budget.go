@@ -144,6 +144,7 @@ func (b *budget) tenant(name string, granted Grant) *tenant {
 // enter waits for a place. leave gives it back.
 func (t *tenant) enter(ctx context.Context, slow bool) (leave func(), err error) {
 	var taken []chan struct{}
+	var waits bool
 	giveBack := func() {
 		for _, place := range taken {
 			<-place
@@ -163,7 +164,12 @@ func (t *tenant) enter(ctx context.Context, slow bool) (leave func(), err error)
 			return false
 		default:
 		}
-		defer t.budget.forPlace.begin()()
+		if !waits { // it counts once, whatever it waits for
+			waits = true
+			t.budget.forPlace.all.Add(1)
+		}
+		t.budget.forPlace.now.Add(1)
+		defer t.budget.forPlace.now.Add(-1)
 		select {
 		case own <- struct{}{}:
 			taken = append(taken, own)
