@@ -10,6 +10,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sync/semaphore"
 
@@ -143,6 +144,7 @@ func (b *budget) tenant(name string, granted Grant) *tenant {
 // enter waits for a place. leave gives it back.
 func (t *tenant) enter(ctx context.Context, slow bool) (leave func(), err error) {
 	var taken []chan struct{}
+	var waits bool
 	giveBack := func() {
 		for _, place := range taken {
 			<-place
@@ -162,7 +164,12 @@ func (t *tenant) enter(ctx context.Context, slow bool) (leave func(), err error)
 			return false
 		default:
 		}
-		defer t.budget.forPlace.begin()()
+		if !waits { // it counts once, whatever it waits for
+			waits = true
+			t.budget.forPlace.all.Add(1)
+		}
+		t.budget.forPlace.now.Add(1)
+		defer t.budget.forPlace.now.Add(-1)
 		select {
 		case own <- struct{}{}:
 			taken = append(taken, own)
@@ -222,11 +229,13 @@ func (b *budget) isFull() bool { return b.held.Load() > b.memory/4 }
 // account is what a slot holds.
 type account struct {
 	budget *budget
-	less   fsm.Wake // produced is less
+	less   fsm.Wake // what a message has produced is less
 
 	mu       sync.Mutex // guards everything below
 	held     int64
-	produced int64 // of held: effects that are not committed, and outputs that are not sent
+	staged   int64 // of held: effects that are not committed
+	unsent   int64 // of held: outputs that are not sent
+	unstored int64 // of held: committed values that are not on their subjects
 	closed   bool
 }
 
@@ -260,11 +269,20 @@ func (a *account) addLocked(n int64) {
 	}
 }
 
+// stage counts bytes of effects until they are committed.
+func (a *account) stage(n int64) { a.produce(&a.staged, n) }
+
+// send counts bytes of outputs until they are sent.
+func (a *account) send(n int64) { a.produce(&a.unsent, n) }
+
+// store counts bytes of values until they are on their subjects.
+func (a *account) store(n int64) { a.produce(&a.unstored, n) }
+
 // produce counts bytes that a message has produced.
-func (a *account) produce(n int64) {
+func (a *account) produce(part *int64, n int64) {
 	a.mu.Lock()
 	a.addLocked(n)
-	a.produced += n
+	*part += n
 	a.mu.Unlock()
 	if n < 0 {
 		a.less.Notify()
@@ -274,19 +292,25 @@ func (a *account) produce(n int64) {
 // maxProduced is how much a slot may have produced before its next message is handled.
 const maxProduced = 4 << 20
 
-// hasRoom reports whether the next message of the slot may be handled.
+// hasRoom reports whether the next message of the slot may be handled. While the budget is full, that is
+// one at a time, and none while the slot has more than its part of outputs and values to write.
 func (a *account) hasRoom() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.produced == 0 || a.produced <= maxProduced && !a.budget.isFull()
+	produced := a.staged + a.unsent
+	return produced+a.unstored == 0 || produced <= maxProduced &&
+		(!a.budget.isFull() || a.staged == 0 && a.unsent+a.unstored <= int64(a.budget.cacheRoom()))
 }
 
-// isEmpty reports whether the server has everything that was produced.
+// isEmpty reports whether the server has everything that was produced. The log has the values.
 func (a *account) isEmpty() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.produced == 0
+	return a.staged+a.unsent == 0
 }
+
+// lookAgain is how often a slot that waits looks whether there is room.
+const lookAgain = 250 * time.Millisecond
 
 // await waits until cond returns true. It returns ctx's cause when ctx ends first.
 func (a *account) await(ctx context.Context, cond func() bool) error {
@@ -297,6 +321,7 @@ func (a *account) await(ctx context.Context, cond func() bool) error {
 	for !cond() {
 		select {
 		case <-a.less:
+		case <-time.After(lookAgain): // other slots may have made room
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}

@@ -138,20 +138,39 @@ func TestWhatIsProducedIsBounded(t *testing.T) {
 			defer cancel()
 			return a.await(ctx, a.hasRoom) != nil
 		}
-		loud.produce(maxProduced)
-		other.produce(1)
+		loud.stage(maxProduced)
+		other.stage(1)
 		if !waits(loud) || !b.isFull() || !waits(other) {
 			t.Error("it has no bound, or the other one takes more although the host is full")
 		}
-		loud.produce(-1)
+		loud.stage(-1)
 		if b.isFull() || waits(other) {
 			t.Error("the other one waits although there is room")
 		}
-		loud.produce(2)
-		go func() { time.Sleep(time.Second); loud.produce(-maxProduced) }()
+		loud.stage(2)
+		go func() { time.Sleep(time.Second); loud.stage(-maxProduced) }()
 		if loud.await(t.Context(), loud.hasRoom) != nil || b.isFull() {
 			t.Error("it waits for what was given back")
 		}
+		// What other slots give back lets in one that waits, and a slot whose output waits goes on alone.
+		loud.stage(maxProduced)
+		go func() { time.Sleep(time.Second); loud.close() }()
+		if other.await(t.Context(), other.hasRoom) != nil || !other.isEmpty() && b.isFull() {
+			t.Error("it waits although there is room")
+		}
+		loud = b.open()
+		loud.add(2 * maxProduced)
+		other.stage(-1)
+		other.send(700)
+		if !b.isFull() || waits(other) {
+			t.Error("an output that cannot be sent holds up its slot while the host is full")
+		}
+		other.store(maxCache)
+		if !waits(other) {
+			t.Error("values that cannot be stored have no bound")
+		}
+		other.store(-maxCache)
+		other.send(-700)
 		loud.close()
 		loud.close()
 		other.add(7)

@@ -26,6 +26,7 @@ type chain struct {
 	stream  jetstream.Stream
 	subject string
 	fence   uint64 // names the writer
+	nonce   string // names it too: two that look at one chain together take the same fence behind it
 	last    uint64 // sequence of the newest message on the subject
 	appends int    // calls of append so far
 	// blocked is called with the reason once a link has taken longer than commitWithin, and with nil
@@ -54,7 +55,7 @@ func (c *chain) newest(ctx context.Context) (*jetstream.RawStreamMsg, error) {
 }
 
 // writer returns the beginning of the names of this writer's links.
-func (c *chain) writer() string { return strconv.FormatUint(c.fence, 10) + "-" }
+func (c *chain) writer() string { return strconv.FormatUint(c.fence, 10) + "-" + c.nonce }
 
 // append adds a link: one message, or an atomic batch whose last message is on the chain's subject.
 // The first message on that subject says which one it has to follow. append
@@ -98,8 +99,7 @@ func (c *chain) append(ctx context.Context, msgs ...*nats.Msg) error {
 
 // outcome looks up whether a link was added, after publish has failed with why. It returns the
 // link's sequence when it was added, ErrStale when it never can be, and otherwise why. A chain has
-// one writer, so its newest message decides, and one that was purged ends its writer. Package
-// outcome is for keys that many write: it looks for the message behind the expected one.
+// one writer, so its newest message decides, and one that was purged ends its writer.
 func (c *chain) outcome(ctx context.Context, name string, why error) (uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, commitWithin)
 	defer cancel()

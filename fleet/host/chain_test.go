@@ -62,3 +62,34 @@ func TestChain(t *testing.T) {
 		t.Errorf("the chain is %q", all)
 	}
 }
+
+// Of two hosts that take the same token behind that of a log, one holds the slot: the commits of the
+// other, which the server refuses, are not taken for added.
+func TestClaimsWithOneToken(t *testing.T) {
+	b := brokertest.Embedded(t, broker.Config{Streams: []jetstream.StreamConfig{{Name: "LOG", Subjects: []string{"$h.log.*"}, AllowAtomicPublish: true}}})
+	stream, err := b.JetStream().Stream(t.Context(), "LOG")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &Host{nc: b.Conn(), logs: stream}
+	h.cfg.Name = "h"
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := h.slotLog("s", 14).append(ctx, &entry{Fence: 14}); err != nil {
+		t.Fatal(err)
+	}
+	first, second := h.slotLog("s", 15), h.slotLog("s", 15)
+	first.last, second.last = 1, 1
+	if err := first.append(ctx, &entry{Fence: 15}); err != nil {
+		t.Fatal(err)
+	}
+	if err := second.append(ctx, &entry{Fence: 15}); !errors.Is(err, ErrStale) {
+		t.Errorf("the second claim with one token: %v", err)
+	}
+	if _, err := second.open(ctx, "second"); err != nil || second.fence != 16 {
+		t.Errorf("it claims with %d, %v", second.fence, err)
+	}
+	if err := first.append(ctx, &entry{Fence: 15}); !errors.Is(err, ErrStale) {
+		t.Errorf("the host that was replaced: %v", err)
+	}
+}

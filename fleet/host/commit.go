@@ -111,7 +111,7 @@ func (p *partition) write(progress bool) error {
 		p.committing = false // stop waits for the outputs, so the relay must have them
 		p.mu.Unlock()
 		for _, b := range batch {
-			p.memory.produce(-int64(b.size))
+			p.memory.stage(-int64(b.size))
 			b.then(nil)
 		}
 		progress = false
@@ -210,7 +210,7 @@ func (p *partition) fail(err error, batch []*step) {
 	p.relay.cancel() // the next holder publishes the rest
 	p.failed(err)
 	for _, e := range void {
-		p.memory.produce(-int64(e.size))
+		p.memory.stage(-int64(e.size))
 		e.then(err)
 	}
 }

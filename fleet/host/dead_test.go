@@ -93,6 +93,15 @@ func TestLetterThatIsTooLarge(t *testing.T) {
 				t.Errorf("redrive: %d, %v", n, err)
 			}
 			r.letters(h, "w", 1)
+			r.publish("queue.w", "small") // behind the large one
+			r.letters(h, "w", 2)
+			if n, err := h.Redrive(t.Context(), "w"); n != 1 || !errors.Is(err, host.ErrInvalid) {
+				t.Errorf("redrive of all: %d, %v", n, err)
+			}
+			small := r.letters(h, "w", 2)[1]
+			if n, err := h.Discard(t.Context(), "w", false, small.Seq); n != 1 || err != nil || small.Seq == d.Seq {
+				t.Errorf("discard: %d, %v", n, err)
+			}
 			if what == "body" {
 				_, err = h.RedriveEdited(t.Context(), "w", d.Seq, []byte("less"))
 				must(t, err)
@@ -103,6 +112,39 @@ func TestLetterThatIsTooLarge(t *testing.T) {
 			r.eventually("nothing is left behind", func() bool { return r.stored() == 0 })
 		})
 	}
+}
+
+// A message that was held for a stopped member of a group, and that the server does not take again
+// with Lifecycle-For, becomes a dead letter of the member.
+func TestHeldMessageThatIsTooLarge(t *testing.T) {
+	r := newRig(t)
+	_, err := r.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "QUEUE", Subjects: []string{"queue.>"}, Retention: jetstream.WorkQueuePolicy})
+	must(t, err)
+	var handled atomic.Int64
+	member := r.native("member", func(context.Context, *engine.Message, engine.State) ([]engine.Output, error) {
+		handled.Add(1)
+		return nil, nil
+	})
+	member.Topic, member.Group = "queue.member", "g"
+	other := member
+	other.ID, other.Topic = "other", "queue.other"
+	h := r.startWith(member, other)
+	must(t, h.StopWorker(t.Context(), "member"))
+	large := strings.Repeat("x", 1<<20-60)
+	r.publish("queue.member", large)
+	r.publish("queue.member", "small")
+	r.eventually("both are held", func() bool { return r.stored() >= 2 })
+	must(t, h.StartWorker(t.Context(), "member"))
+	d := r.letters(h, "member", 1)[0]
+	if string(d.Data) != large || d.Topic != "queue.member" || !strings.Contains(d.Reason, "max_payload") {
+		t.Errorf("dead letter with %d bytes of %s: %s", len(d.Data), d.Topic, d.Reason)
+	}
+	r.eventually("the other one is handled", func() bool { return handled.Load() == 1 })
+	n, err := h.Discard(t.Context(), "member", false)
+	if must(t, err); n != 1 {
+		t.Errorf("%d letters", n)
+	}
+	r.eventually("nothing is left behind", func() bool { return r.stored() == 0 })
 }
 
 // TestHeaderNameThatTheClientRefuses checks that a message with a header name that NATS

@@ -392,6 +392,18 @@ func (l *letters) dropHeld(ctx context.Context, slot string, topics []string) er
 	return nil
 }
 
+// giveUpHeld makes a message that was held a dead letter of the member that it is for.
+func (s *slot) giveUpHeld(ctx context.Context, d *DeadLetter, rec *Record, why error) error {
+	letter := *d
+	letter.Worker, letter.Digest, letter.Reason, letter.body = rec.ID, rec.Digest, why.Error(), ""
+	id := s.name + ":held:" + strconv.FormatUint(d.Seq, 10)
+	if err := s.host.storeLetter(ctx, rec.Tenant, id, &letter); err != nil {
+		return err
+	}
+	_, err := s.host.letters.remove(ctx, d.Seq, d.body)
+	return err
+}
+
 // publishHeld publishes again the messages of this group that were held because no member for
 // their topic was loaded, and for which members has one now.
 func (s *slot) publishHeld(ctx context.Context, members []*member) error {
@@ -403,9 +415,8 @@ func (s *slot) publishHeld(ctx context.Context, members []*member) error {
 		for _, m := range members {
 			if matches(m.record.Topic, d.Topic) {
 				_, err := l.redrive(ctx, d, s.name)
-				if errors.Is(err, ErrInvalid) { // it stays
-					s.host.log.Error("hosted worker: a message that was held", "slot", s.name, "message", d.Message, "error", err)
-					err = nil
+				if errors.Is(err, ErrInvalid) {
+					err = s.giveUpHeld(ctx, d, m.record, err)
 				}
 				return true, err
 			}

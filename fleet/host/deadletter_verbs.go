@@ -178,7 +178,8 @@ func GroupOf(reason string) string {
 // number of messages, also with an error. A repeated call after an interruption redrives no
 // message twice, within the duplicate window of the topic's stream. A letter that another
 // call removes at the same time is not counted. The error wraps [ErrInvalid] for a letter whose
-// message is not one that the server takes with HeaderFor, which has some hundred bytes.
+// message is not one that the server takes with HeaderFor, which has some hundred bytes; the others
+// are redriven nevertheless.
 func (h *Host) Redrive(ctx context.Context, id string, seqs ...uint64) (int, error) {
 	rec, err := h.Get(ctx, id)
 	if err != nil {
@@ -189,6 +190,7 @@ func (h *Host) Redrive(ctx context.Context, id string, seqs ...uint64) (int, err
 		return 0, fmt.Errorf("redrive: %w", err)
 	}
 	n := 0
+	var refused error // the first of them; the letters behind it can be redriven
 	for _, seq := range chosen {
 		d, err := h.letters.one(ctx, h.letters.subject(rec.Tenant, id), seq)
 		if errors.Is(err, ErrNoLetter) {
@@ -201,9 +203,16 @@ func (h *Host) Redrive(ctx context.Context, id string, seqs ...uint64) (int, err
 		if removed {
 			n++
 		}
+		if errors.Is(err, ErrInvalid) {
+			refused = cmp.Or(refused, err)
+			continue
+		}
 		if err != nil {
 			return n, fmt.Errorf("redrive: %w", err)
 		}
+	}
+	if refused != nil {
+		return n, fmt.Errorf("redrive: %w", refused)
 	}
 	return n, nil
 }

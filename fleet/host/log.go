@@ -31,6 +31,7 @@ func (h *Host) slotLog(slot string, fence uint64) *slotLog {
 		stream:  h.logs,
 		subject: h.subject("log") + slot,
 		fence:   fence,
+		nonce:   uid() + "-",
 		blocked: func(err error) { h.writeBlocked(slot, err) },
 	}}
 }

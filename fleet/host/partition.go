@@ -114,6 +114,7 @@ func (h *Host) claim(
 	p.fence = p.log.fence
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	p.cache = newStateCache(h.states, slot, fence)
+	p.cache.memory = memory
 	p.timers = newTimers(h.states, slot, members)
 	p.cache.chain.blocked = p.log.blocked
 	p.relay = newRelay(h, memory, p.sent, p.holds)
@@ -248,7 +249,7 @@ func (p *partition) stage(e *step) {
 		e.then(nil)
 		return
 	}
-	p.memory.produce(int64(e.size))
+	p.memory.stage(int64(e.size))
 	p.staged = append(p.staged, e)
 	p.timers.assignPlaces(e.writes)
 	p.cache.stage(e.writes)

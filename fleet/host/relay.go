@@ -80,16 +80,20 @@ func (r *relay) add(o *output) {
 			o.size += int64(len(name) + len(v))
 		}
 	}
+	r.mu.Lock()
+	r.waiting++ // from here on done keeps what mayBeSent notes
+	r.mu.Unlock()
 	if o.maybeSent { // it comes from the replay of the log
 		r.mayBeSent(o)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.queue.Add(o.Key, o, 0) != nil {
-		return // the relay has ended; the log keeps the output
+		r.waiting-- // the relay has ended; the log keeps the output
+		return
 	}
-	r.memory.produce(o.size)
-	if r.waiting++; r.endWorkers == nil && !r.stopped {
+	r.memory.send(o.size)
+	if r.endWorkers == nil && !r.stopped {
 		r.startWorkersLocked()
 	}
 }
@@ -114,7 +118,7 @@ func (r *relay) done(t *lanes.Task[*output]) {
 	r.sent(t.Value)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.memory.produce(-t.Value.size)
+	r.memory.send(-t.Value.size)
 	if r.waiting--; r.waiting == 0 && r.endWorkers != nil {
 		r.endWorkers()
 		r.endWorkers = nil

@@ -18,10 +18,11 @@ import (
 type stateCache struct {
 	states *states
 	chain  chain
+	memory *account // counts dirty; nil for a trial, which commits nothing
 
 	mu     sync.Mutex // guards everything below
 	values map[string]*cachedValue
-	size   int                   // bytes in values
+	size   int                   // bytes in values that the server has
 	gen    uint64                // counts writes
 	dirty  map[string]stateWrite // committed values that are not on their subjects yet
 	upTo   uint64                // sequence of the log up to which dirty, or the server, has everything
@@ -77,7 +78,15 @@ func (c *stateCache) get(ctx context.Context, subject string) ([]byte, bool, err
 func (c *stateCache) setLocked(subject string, now *cachedValue) {
 	c.dropLocked(subject)
 	c.values[subject] = now
-	if c.size += len(subject) + len(now.data); c.size <= c.states.budget.cacheRoom() {
+	if now.stored {
+		c.size += len(subject) + len(now.data)
+		c.makeRoomLocked(now)
+	}
+}
+
+// makeRoomLocked forgets the values that the server has, except for one, when there are too many.
+func (c *stateCache) makeRoomLocked(now *cachedValue) {
+	if c.size <= c.states.budget.cacheRoom() {
 		return
 	}
 	for subject, v := range c.values {
@@ -89,7 +98,9 @@ func (c *stateCache) setLocked(subject string, now *cachedValue) {
 
 func (c *stateCache) dropLocked(subject string) {
 	if v := c.values[subject]; v != nil {
-		c.size -= len(subject) + len(v.data)
+		if v.stored {
+			c.size -= len(subject) + len(v.data)
+		}
 		delete(c.values, subject)
 	}
 }
@@ -111,9 +122,20 @@ func (c *stateCache) commit(writes []stateWrite, at uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for i := range writes {
-		c.dirty[c.states.subject(&writes[i])] = writes[i]
+		subject := c.states.subject(&writes[i])
+		c.cleanLocked(subject)
+		c.dirty[subject] = writes[i]
+		c.memory.store(int64(len(subject) + len(writes[i].Data)))
 	}
 	c.upTo = at
+}
+
+// cleanLocked notes that a value waits for no flush.
+func (c *stateCache) cleanLocked(subject string) {
+	if w, ok := c.dirty[subject]; ok {
+		delete(c.dirty, subject)
+		c.memory.store(-int64(len(subject) + len(w.Data)))
+	}
 }
 
 // isDirty reports whether values wait for a flush.
@@ -130,7 +152,7 @@ func (c *stateCache) forget(prefix string) {
 	defer c.mu.Unlock()
 	for subject := range c.dirty {
 		if strings.HasPrefix(subject, prefix) {
-			delete(c.dirty, subject)
+			c.cleanLocked(subject)
 		}
 	}
 	for subject := range c.values {
@@ -195,10 +217,12 @@ func (c *stateCache) flushed(writes []stateWrite) {
 	for i := range writes {
 		subject, gen := c.states.subject(&writes[i]), writes[i].gen
 		if c.dirty[subject].gen == gen {
-			delete(c.dirty, subject)
+			c.cleanLocked(subject)
 		}
-		if v := c.values[subject]; v != nil && v.gen == gen {
+		if v := c.values[subject]; v != nil && v.gen == gen && !v.stored {
 			v.stored = true
+			c.size += len(subject) + len(v.data)
 		}
 	}
+	c.makeRoomLocked(nil)
 }

@@ -46,6 +46,24 @@ func TestValuesAreReadOnce(t *testing.T) {
 	want("s.w.key", "of another writer")
 	c.stage([]stateWrite{{Worker: "w", UID: "u", Key: "key", Deleted: true}})
 	want("s.w-w.kv.u.key", "")
+
+	// What is committed counts until it is on its subject.
+	c.memory = c.states.budget.open()
+	writes := []stateWrite{{Worker: "w", UID: "u", Key: "key", Data: make([]byte, 1000)}, {Worker: "w", UID: "u", Key: "key", Data: make([]byte, 10)}}
+	c.stage(writes)
+	c.commit(writes, 1)
+	if n, want := c.memory.unstored, int64(10+len("s.w-w.kv.u.key")); n != want {
+		t.Errorf("%d bytes wait for a flush, want %d", n, want)
+	}
+	c.flushed(writes)
+	if n := c.memory.unstored; n != 0 {
+		t.Errorf("%d bytes wait after the flush", n)
+	}
+	c.commit(writes, 2)
+	c.forget("s.w-w.")
+	if n := c.states.budget.held.Load(); n != 0 || c.isDirty() {
+		t.Errorf("%d bytes wait after the deletion", n)
+	}
 }
 
 // A put that is refused changes nothing: what is stored stays, and a smaller put, or a delete, is

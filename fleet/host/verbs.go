@@ -347,9 +347,14 @@ func (h *Host) deploy(ctx context.Context, rec *Record, v *Version, o options, s
 		return err
 	}
 	for _, old := range rec.History {
-		isThere := func(v Version) bool { return v.Digest == old.Digest }
-		if old.Digest == changed.Digest || slices.ContainsFunc(changed.History, isThere) {
+		names := func(r *Record) bool {
+			return r.Digest == old.Digest || slices.ContainsFunc(r.History, func(v Version) bool { return v.Digest == old.Digest })
+		}
+		if names(changed) {
 			continue
+		}
+		if latest, err := h.records.get(ctx, rec.ID); err != nil || names(latest) {
+			continue // another update has just stored it again
 		}
 		if err := h.code.dropVersion(ctx, rec, old.Digest); err != nil {
 			h.log.Warn("hosted worker: remove code that is too old for a rollback", "worker", rec.ID, "error", err)

@@ -73,11 +73,12 @@ func Kubernetes(cfg KubernetesConfig) (Authenticator, error) {
 		cfg:    cfg,
 		client: &http.Client{Timeout: 5 * time.Second, Transport: transport},
 		asking: make(chan struct{}, maxAsking),
+		from:   map[string]*caller{},
 		cache:  map[[sha256.Size]byte]reviewed{},
 	}, nil
 }
 
-// maxAsking is how many reviews there are at one time.
+// maxAsking is how many reviews there are at one time. Tokens from one address have half of them.
 const maxAsking = 8
 
 type kubernetes struct {
@@ -85,8 +86,48 @@ type kubernetes struct {
 	client *http.Client
 	asking chan struct{} // of size maxAsking: has the running reviews
 
-	mu    sync.Mutex // guards cache
+	mu    sync.Mutex // guards the fields below
 	cache map[[sha256.Size]byte]reviewed
+	from  map[string]*caller // by address
+}
+
+// caller is an address from which requests wait for a review.
+type caller struct {
+	asking chan struct{} // of size maxAsking/2
+	n      int           // requests
+}
+
+// enter waits for a place for a review. Behind guesses from one address, callers of others do not wait.
+func (k *kubernetes) enter(ctx context.Context, remote string) (leave func(), err error) {
+	k.mu.Lock()
+	c := k.from[remote]
+	if c == nil {
+		c = &caller{asking: make(chan struct{}, maxAsking/2)}
+		k.from[remote] = c
+	}
+	c.n++
+	k.mu.Unlock()
+	var taken []chan struct{}
+	leave = func() {
+		for _, place := range taken {
+			<-place
+		}
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		if c.n--; c.n == 0 {
+			delete(k.from, remote)
+		}
+	}
+	for _, place := range []chan struct{}{c.asking, k.asking} {
+		select {
+		case place <- struct{}{}:
+			taken = append(taken, place)
+		case <-ctx.Done():
+			leave()
+			return nil, ctx.Err()
+		}
+	}
+	return leave, nil
 }
 
 // reviewed is a token that is known.
@@ -105,12 +146,11 @@ func (k *kubernetes) Authenticate(r *http.Request) (Principal, error) {
 	if who, ok := k.known(key); ok {
 		return who, nil
 	}
-	select {
-	case k.asking <- struct{}{}:
-		defer func() { <-k.asking }()
-	case <-r.Context().Done():
-		return Principal{}, r.Context().Err()
+	leave, err := k.enter(r.Context(), hostname(r.RemoteAddr))
+	if err != nil {
+		return Principal{}, err
 	}
+	defer leave()
 	if who, ok := k.known(key); ok { // another request with the token was reviewed meanwhile
 		return who, nil
 	}

@@ -7,7 +7,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"connectrpc.com/connect"
@@ -26,20 +25,26 @@ const diagnoseEvery = time.Second
 
 // diagnosed is the latest diagnosis.
 type diagnosed struct {
-	mu     sync.Mutex // guards the fields below
+	sem    chan struct{} // of size 1: guards the fields below
 	latest *operatorv1.DiagnoseResponse
-	at     time.Time
+	at     time.Time // when the look for it began
+	ended  time.Time
 	ends   recentEvents
 	starts recentEvents // those that tell of the end of the life before
 }
 
-// Diagnosis returns what is wrong in the whole fleet, the worst first, at most a second
-// old. The caller must not change it.
+// Diagnosis returns what is wrong in the whole fleet, the worst first, at most a second old, or as old
+// as the look for it took. The caller must not change it.
 func (s *Server) Diagnosis(ctx context.Context) (*operatorv1.DiagnoseResponse, error) {
 	d := &s.diagnosed
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.latest != nil && time.Since(d.at) < diagnoseEvery {
+	asked := time.Now()
+	select {
+	case d.sem <- struct{}{}:
+		defer func() { <-d.sem }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	if d.latest != nil && (time.Since(d.at) < diagnoseEvery || d.ended.After(asked)) {
 		return d.latest, nil
 	}
 	begun := time.Now()
@@ -47,7 +52,7 @@ func (s *Server) Diagnosis(ctx context.Context) (*operatorv1.DiagnoseResponse, e
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
-	d.latest, d.at = answer, begun
+	d.latest, d.at, d.ended = answer, begun, time.Now()
 	return answer, nil
 }
 

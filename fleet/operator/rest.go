@@ -16,7 +16,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"connectrpc.com/connect"
 	"connectrpc.com/grpchealth"
@@ -246,7 +245,17 @@ func (e *explainer) answer(r *http.Request) {
 		sum := sha256.Sum256(e.held.Bytes())
 		h.Set("ETag", `"`+hex.EncodeToString(sum[:12])+`"`)
 	}
-	http.ServeContent(e.ResponseWriter, r, "", time.Time{}, bytes.NewReader(e.held.Bytes()))
+	for _, list := range r.Header.Values("If-None-Match") {
+		for tag := range strings.SplitSeq(list, ",") {
+			if tag = strings.TrimPrefix(strings.TrimSpace(tag), "W/"); tag == "*" || tag == h.Get("ETag") {
+				h.Del("Content-Type")
+				h.Del("Content-Length")
+				e.ResponseWriter.WriteHeader(http.StatusNotModified)
+				return
+			}
+		}
+	}
+	_, _ = e.ResponseWriter.Write(e.held.Bytes())
 }
 
 func (e *explainer) finish(r *http.Request) {

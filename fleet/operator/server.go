@@ -157,6 +157,8 @@ func New(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{
+		diagnosed: diagnosed{sem: make(chan struct{}, 1)},
+
 		cfg:      cfg,
 		log:      cfg.Logger,
 		audit:    &audit{log: cfg.Logger, store: cfg.AuditLog},

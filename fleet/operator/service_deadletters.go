@@ -156,7 +156,7 @@ func (c choice) resolve(ctx context.Context, area Letters, id string) (letters [
 	}
 	groups, err := area.LetterGroups(ctx, id)
 	i := slices.IndexFunc(groups, func(g host.LetterGroup) bool { return g.Name == c.group })
-	if i < 0 {
+	if i < 0 || len(groups[i].Seqs) == 0 { // none would be all
 		return nil, false, err
 	}
 	return groups[i].Seqs, true, err

@@ -214,11 +214,12 @@ func (s *Scope) cover(r *engine.Response) {
 	}
 	// The longest first: a secret may begin with another one.
 	slices.SortFunc(values, func(a, b string) int { return len(b) - len(a) })
-	var pairs []string
-	for _, value := range values {
-		pairs = append(pairs, value, strings.Repeat("*", len(value)))
+	hide := func(text string) string {
+		for _, value := range values { // one after the other: they may overlap
+			text = strings.ReplaceAll(text, value, strings.Repeat("*", len(value)))
+		}
+		return text
 	}
-	hide := strings.NewReplacer(pairs...).Replace
 	r.URL, r.Body = hide(r.URL), []byte(hide(string(r.Body)))
 	for _, texts := range r.Header {
 		for i := range texts {

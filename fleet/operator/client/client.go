@@ -135,16 +135,20 @@ func New(cfg Config) (*Client, error) {
 		// The contract has no redirects. Credentials must not follow one from a proxy.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
-	base := strings.TrimRight(cfg.Server, "/")
+	base, most := strings.TrimRight(cfg.Server, "/"), connect.WithReadMaxBytes(maxAnswer)
 	return &Client{
-		Workflows: operatorv1connect.NewWorkflowServiceClient(hc, base),
-		Workers:   operatorv1connect.NewWorkerServiceClient(hc, base),
-		Processes: operatorv1connect.NewProcessServiceClient(hc, base),
-		Access:    operatorv1connect.NewAccessServiceClient(hc, base),
+		Workflows: operatorv1connect.NewWorkflowServiceClient(hc, base, most),
+		Workers:   operatorv1connect.NewWorkerServiceClient(hc, base, most),
+		Processes: operatorv1connect.NewProcessServiceClient(hc, base, most),
+		Access:    operatorv1connect.NewAccessServiceClient(hc, base, most),
 		http:      hc,
 		base:      base,
 	}, nil
 }
+
+// maxAnswer is the largest message that a server may send, in bytes after decompression.
+// A page of 1000 processes has a few megabytes.
+var maxAnswer = 128 << 20 // a test has a smaller one
 
 // SignIn is how people sign in at a server with OpenID Connect.
 type SignIn struct {
