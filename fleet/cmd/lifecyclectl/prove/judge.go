@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -451,6 +452,7 @@ func (p *proof) windowFinding(g *group, lost string) Finding {
 	longer := func(by time.Duration) string {
 		return fmt.Sprintf("; then terminationGracePeriodSeconds, which is %d, has to be %d or more", p.d.grace(), p.d.grace()+int(math.Ceil(by.Seconds())))
 	}
+	isApp := g.pod != nil && strings.Contains(g.pod.Said, "(draining ") // its last words tell how long it drained
 	switch {
 	case s.hook:
 		need = max(need, int(s.sleep.Seconds())+margin)
@@ -460,12 +462,15 @@ func (p *proof) windowFinding(g *group, lost string) Finding {
 		}
 		more := time.Duration(need)*time.Second - s.sleep
 		f.Fix = fmt.Sprintf("make the hook at %s take %d s or more%s", s.path, need, longer(more))
-	case g.first > time.Second && (g.soonest < 0 || g.soonest >= time.Second):
+	case isApp, g.first > time.Second && (g.soonest < 0 || g.soonest >= time.Second):
 		f.Rule, f.Want = "drain-window-too-short", fmt.Sprintf("%ds", need)
 		f.Path = ""
-		f.Fix = fmt.Sprintf("the program itself goes on for about %s after SIGTERM: "+
-			"set its own drain window (lifecycle.drain_interval) to %d s or more, or add %s.sleep.seconds: %d%s",
-			clock(g.first), need, s.path, need, longer(time.Duration(need)*time.Second))
+		goesOn := fmt.Sprintf("the program itself goes on for about %s after SIGTERM", clock(g.first))
+		if isApp {
+			goesOn = fmt.Sprintf("the program is an App, and its last words were %q", g.pod.Said)
+		}
+		f.Fix = fmt.Sprintf("%s: set its own drain window (lifecycle.drain_interval) to %d s or more, or add %s.sleep.seconds: %d%s",
+			goesOn, need, s.path, need, longer(time.Duration(need)*time.Second))
 	default:
 		f.Rule, f.Want = "prestop-missing", fmt.Sprintf("sleep: {seconds: %d}", need)
 		f.Reason += ", and the container closed at once, because nothing delays SIGTERM"

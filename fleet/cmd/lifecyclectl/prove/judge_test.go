@@ -90,6 +90,11 @@ func TestTheRightNumberIsNamed(t *testing.T) {
 			want: Finding{Rule: "prestop-too-short", Path: main + ".lifecycle.preStop.exec.command", Value: "2", Want: "7"}},
 		"a hook of unknown time": {container: sleep(`{"httpGet": {"path": "/bye"}}`), pod: stopped(1.3, 0), losses: late,
 			want: Finding{Rule: "prestop-too-short", Path: main + ".lifecycle.preStop", Want: "7"}},
+		"an App says so itself": {
+			pod:    Pod{Name: "web-1", Ready: after(-60), Deleted: after(0), Ended: after(2.3), ExitCode: new(int), Grace: 30, Said: "web: stopped (draining 1.1s, stopping 2ms)"},
+			losses: []load.Loss{lost(load.Fresh, load.Refused, false, 0, 0.4), lost(load.Fresh, load.Refused, false, 0, 4.2)},
+			want:   Finding{Rule: "drain-window-too-short", Want: "7s"}, says: []string{"is an App", "draining 1.1s", "lifecycle.drain_interval"},
+		},
 		"nowhere in the manifest": {pod: stopped(2.3, 0), losses: late,
 			want: Finding{Rule: "drain-window-too-short", Want: "7s"}, says: []string{"goes on for about 1.2s after SIGTERM", "lifecycle.drain_interval", main + ".lifecycle.preStop.sleep.seconds: 7"}},
 		"killed": {spec: "", pod: stopped(30.4, 137), losses: []load.Loss{lost(load.Kept, load.Closed, true, 12, 30.3)},
