@@ -108,6 +108,17 @@ func TestSecretsAreCovered(t *testing.T) {
 	}
 }
 
+// Of secrets that overlap none is shown in part, but for what is not in both.
+func TestSecretsThatOverlapAreCovered(t *testing.T) {
+	s := serve(t, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "hunter2LONGER") })
+	to := scope(t, s.URL+"/*")
+	to.Secrets["OTHER"] = outbound.Secret{Value: "er2LONGER", Header: "Authorization", URLs: to.Allow[:1]}
+	got, err := newClient(t, outbound.Policy{}, loopback).Do(t.Context(), to, &engine.Request{URL: s.URL + "/", Header: map[string][]string{"Authorization": {"${TOKEN}"}}})
+	if err != nil || string(got.Body) != "hunt*********" {
+		t.Errorf("%s, %v", got.Body, err)
+	}
+}
+
 // What a spec, the grants or the form of HTTP do not allow is not sent.
 func TestAttacksAreRefused(t *testing.T) {
 	reached := 0
