@@ -365,7 +365,8 @@ func TestProveAWindowThatIsTooShort(t *testing.T) {
 	p := up.prove(t, "--post", "/work")
 	f := p.find(t, "drain-window-too-short", "")
 	want, err := time.ParseDuration(f.Want)
-	if err != nil || want < 4*time.Second || want > 12*time.Second {
+	// A busy machine is later still: 14 s were seen.
+	if err != nil || want < 4*time.Second || want > 30*time.Second {
 		t.Fatalf("kube-proxy is 4 s late, the window is 1 s, and it asks for %q (%v)", f.Want, err)
 	}
 	// On a busy machine kube-proxy may be later than 4 s the next time: then the second
