@@ -49,9 +49,21 @@ func TestVariablesOfTheContainerAreSettings(t *testing.T) {
 		"they declare another grace": {cfg: grace, vars: []string{"SERVICE_LIFECYCLE_TERMINATION_GRACE=40s"}, want: map[string]string{"grace-declared": "says that it is 40s"}},
 		"another port":               {cfg: grace, vars: []string{"SERVICE_LIFECYCLE_HEALTH_ADDR=:9000"}, want: map[string]string{"probe-port": "planes are on 9000"}},
 		"no window":                  {cfg: grace, vars: []string{"SERVICE_LIFECYCLE_DRAIN_INTERVAL=0"}, want: map[string]string{"drain-unnoticed": "drain_interval is 0s"}},
-		"no duration":                {cfg: grace, vars: []string{"SERVICE_LIFECYCLE_DRAIN_INTERVAL=5"}, want: map[string]string{"config-refused": `SERVICE_LIFECYCLE_DRAIN_INTERVAL is "5", want a duration with its unit`}},
-		"no truth":                   {cfg: grace, vars: []string{"SERVICE_LIFECYCLE_EXIT_ON_SIGNAL=perhaps"}, want: map[string]string{"config-refused": "true or false"}},
-		"no sense":                   {cfg: grace, vars: []string{"SERVICE_LIFECYCLE_MEMORY_LIMIT_RATIO=3"}, want: map[string]string{"config-refused": "lifecycle.memory_limit_ratio is 3"}},
+		"no duration": {
+			cfg:  grace,
+			vars: []string{"SERVICE_LIFECYCLE_DRAIN_INTERVAL=5"},
+			want: map[string]string{"config-refused": `SERVICE_LIFECYCLE_DRAIN_INTERVAL is "5", want a duration with its unit`},
+		},
+		"no truth": {
+			cfg:  grace,
+			vars: []string{"SERVICE_LIFECYCLE_EXIT_ON_SIGNAL=perhaps"},
+			want: map[string]string{"config-refused": "true or false"},
+		},
+		"no sense": {
+			cfg:  grace,
+			vars: []string{"SERVICE_LIFECYCLE_MEMORY_LIMIT_RATIO=3"},
+			want: map[string]string{"config-refused": "lifecycle.memory_limit_ratio is 3"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := check(tt.cfg, withEnv(tt.vars...))

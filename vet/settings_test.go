@@ -143,7 +143,12 @@ func TestSettingsThatAreWrongOrUnknown(t *testing.T) {
 		rule      string
 		at, words string // the finding's line has at
 	}{
-		"no such key":           {in: file("lifecycle:\n  drain_intervall: 5s\n"), rule: "config-refused", at: "drain_intervall", words: "did you mean drain_interval?"},
+		"no such key": {
+			in:    file("lifecycle:\n  drain_intervall: 5s\n"),
+			rule:  "config-refused",
+			at:    "drain_intervall",
+			words: "did you mean drain_interval?",
+		},
 		"not of lifecycle":      {in: stream{"env: [{name: DB_LIFECYCLE_HOOK, value: /x}]\n", "", nil}},
 		"a secret":              {in: stream{"env: [{name: WEB_LIFECYCLE_ADMIN_TOKEN, value: x}]\n", "", nil}},
 		"no unit":               {in: file("lifecycle:\n  linger: 1s\n  drain_interval: 5\n"), rule: "config-refused", at: "    drain_interval: 5", words: "lifecycle.drain_interval is 5: want a duration with its unit"},

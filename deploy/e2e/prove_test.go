@@ -417,9 +417,13 @@ func TestProveRefuses(t *testing.T) {
 		"not labelled":       {[]string{"deployment/refused"}, 2, []string{"lifecycle.pleme.io/prove=allowed", "--yes"}},
 		"no such service":    {[]string{"deployment/refused", "--yes", "--service", "nothing"}, 3, []string{"service/nothing"}},
 		"another service":    {[]string{"deployment/refused", "--yes", "--service", "nowhere"}, 2, []string{"service/nowhere does not select the pods of deployment/refused", "version=none"}},
-		"no image":           {[]string{"deployment/refused", "--yes", "--image", "e2e.local/nothing:1"}, 1, []string{"image e2e.local/nothing:1 does not run as the load", "--image"}},
-		"no stream":          {[]string{"deployment/refused", "--yes", "--stream", "/nothing"}, 1, []string{"service/refused port 80 does not answer", "/nothing", "404"}},
-		"no permission":      {[]string{"deployment/refused", "--yes", "--kubeconfig", c.weakUser(t)}, 5, []string{`cannot get resource "deployments"`}},
+		"no image": {
+			[]string{"deployment/refused", "--yes", "--image", "e2e.local/nothing:1"},
+			1,
+			[]string{"image e2e.local/nothing:1 does not run as the load", "--image"},
+		},
+		"no stream":     {[]string{"deployment/refused", "--yes", "--stream", "/nothing"}, 1, []string{"service/refused port 80 does not answer", "/nothing", "404"}},
+		"no permission": {[]string{"deployment/refused", "--yes", "--kubeconfig", c.weakUser(t)}, 5, []string{`cannot get resource "deployments"`}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			args := append([]string{"prove"}, tt.args...)

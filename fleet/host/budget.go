@@ -164,7 +164,7 @@ func (t *tenant) enter(ctx context.Context, slow bool) (leave func(), err error)
 			return false
 		default:
 		}
-		if !waits { // it counts once, whatever it waits for
+		if !waits { // a message that waits for both kinds of places counts once
 			waits = true
 			t.budget.forPlace.all.Add(1)
 		}

@@ -14,21 +14,9 @@ import (
 	"time"
 )
 
-// However many tokens nobody knows, a few are reviewed at one time.
-func TestReviewsAreBounded(t *testing.T) {
-	release, asked := make(chan struct{}), make(chan struct{}, 64)
-	var running, most atomic.Int64
-	api := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		n := running.Add(1)
-		for old := most.Load(); n > old && !most.CompareAndSwap(old, n); old = most.Load() {
-		}
-		asked <- struct{}{}
-		<-release
-		running.Add(-1) // before the client knows
-		w.WriteHeader(http.StatusCreated)
-		_, _ = w.Write([]byte(`{"status":{"authenticated":false}}`))
-	}))
-	defer api.Close()
+// reviewedBy returns the authentication of a server in a pod whose tokens an API server reviews.
+func reviewedBy(t *testing.T, api *httptest.Server) Authenticator {
+	t.Helper()
 	dir := t.TempDir()
 	for name, data := range map[string][]byte{
 		"token":  []byte("pod-token"),
@@ -43,6 +31,25 @@ func TestReviewsAreBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	auth.(*kubernetes).client.Timeout = time.Minute // the guesses hold their places
+	return auth
+}
+
+// The server asks the API server about a few unknown tokens at one time, also when more wait.
+func TestReviewsAreBounded(t *testing.T) {
+	release, asked := make(chan struct{}), make(chan struct{}, 64)
+	var running, most atomic.Int64
+	api := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		n := running.Add(1)
+		for old := most.Load(); n > old && !most.CompareAndSwap(old, n); old = most.Load() {
+		}
+		asked <- struct{}{}
+		<-release
+		running.Add(-1) // before the client knows
+		w.WriteHeader(http.StatusCreated)
+		_, _ = w.Write([]byte(`{"status":{"authenticated":false}}`))
+	}))
+	defer api.Close()
+	auth := reviewedBy(t, api)
 	guesses := make(chan error, 20)
 	for i := range cap(guesses) {
 		go func() {
@@ -86,20 +93,7 @@ func TestReviewsAreShared(t *testing.T) {
 		fmt.Fprintf(w, `{"status":{"authenticated":%v,"user":{"username":"ada"}}}`, good)
 	}))
 	defer api.Close()
-	dir := t.TempDir()
-	for name, data := range map[string][]byte{
-		"token":  []byte("pod-token"),
-		"ca.crt": pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: api.Certificate().Raw}),
-	} {
-		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	auth, err := Kubernetes(KubernetesConfig{URL: api.URL, Dir: dir, Grants: []Grant{{Subject: "user:ada", Role: RoleOperator}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	auth.(*kubernetes).client.Timeout = time.Minute // the guesses hold their places
+	auth := reviewedBy(t, api)
 	authenticate := func(remote, token string) error {
 		r := httptest.NewRequestWithContext(t.Context(), "GET", "/", nil)
 		r.RemoteAddr = remote

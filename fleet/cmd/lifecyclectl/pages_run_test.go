@@ -30,7 +30,10 @@ var runs = []struct {
 	status  int // the exit status that the page promises or, without a word, 0
 	stopped bool
 }{
-	{where: "help", line: regexp.MustCompile(`^lifecyclectl .*(\[flags\]|\[ARG\.\.\.\]|(describe|stacks) ID|contexts (list|use NAME)|explain \[WORD\]|logout|version)$`)},
+	{
+		where: "help",
+		line:  regexp.MustCompile(`^lifecyclectl .*(\[flags\]|\[ARG\.\.\.\]|(describe|stacks) ID|contexts (list|use NAME)|explain \[WORD\]|logout|version)$`),
+	},
 	{where: "site", line: regexp.MustCompile(`lifecyclectl .*--if-match '"42"'`), status: cli.ExitConflict}, // of an entity that is at another revision
 	{where: "site", line: regexp.MustCompile(`^lifecyclectl list drone-survey .*--watch`), stopped: true},
 	{where: "site", line: regexp.MustCompile(`^lifecyclectl processes list -o json`)},
@@ -79,7 +82,10 @@ var excused = []struct{ line, why string }{
 	{"lifecyclectl processes config web-7d4b9-x2x4z", "the process is the reader's: TestScripts reads a configuration"},
 	{"lifecyclectl logs web-7d4b9-x2x4z --limit 50", "the process is the reader's: TestScripts reads logs"},
 	{"lifecyclectl logs web-7d4b9-x2x4z --follow", "the process is the reader's: TestScripts reads logs"},
-	{"lifecyclectl workers create thumbs --type application/wasm --topic images.new --code thumbs.wasm", "thumbs.wasm is the reader's program; TestScripts creates workers"},
+	{
+		"lifecyclectl workers create thumbs --type application/wasm --topic images.new --code thumbs.wasm",
+		"thumbs.wasm is the reader's program; TestScripts creates workers",
+	},
 	{"lifecyclectl workers create --type application/javascript --topic orders --group shop --url https://example.com/orders.js --digest sha256:…", "the URL and the digest are the reader's"},
 	{`lifecyclectl workers apply --file workers.yaml --dry-run`, "the worker is the reader's: the script deploy of TestScripts deploys one and looks into it"},
 	{`lifecyclectl workers apply --file workers.yaml`, "the worker is the reader's: the script deploy of TestScripts deploys one and looks into it"},

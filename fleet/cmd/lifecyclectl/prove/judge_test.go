@@ -67,7 +67,11 @@ func of(t *testing.T, spec, container string) *proof {
 func TestTheRightNumberIsNamed(t *testing.T) {
 	const main = "spec.template.spec.containers[0]"
 	sleep := func(command string) string { return `, "lifecycle": {"preStop": ` + command + `}` }
-	late := []load.Loss{lost(load.Fresh, load.Refused, false, 0, 1.2), lost(load.Fresh, load.Unreachable, false, 3, 7.5), lost(load.Kept, load.Refused, false, 0, 3.8)}
+	late := []load.Loss{
+		lost(load.Fresh, load.Refused, false, 0, 1.2),
+		lost(load.Fresh, load.Unreachable, false, 3, 7.5),
+		lost(load.Kept, load.Refused, false, 0, 3.8),
+	}
 	atOnce := append([]load.Loss{lost(load.Fresh, load.Refused, false, 0, 0.2)}, late...)
 	for name, tt := range map[string]struct {
 		spec, container string
@@ -91,7 +95,15 @@ func TestTheRightNumberIsNamed(t *testing.T) {
 		"a hook of unknown time": {container: sleep(`{"httpGet": {"path": "/bye"}}`), pod: stopped(1.3, 0), losses: late,
 			want: Finding{Rule: "prestop-too-short", Path: main + ".lifecycle.preStop", Want: "7"}},
 		"an App says so itself": {
-			pod:    Pod{Name: "web-1", Ready: after(-60), Deleted: after(0), Ended: after(2.3), ExitCode: new(int), Grace: 30, Said: "web: stopped (draining 1.1s, stopping 2ms)"},
+			pod: Pod{
+				Name:     "web-1",
+				Ready:    after(-60),
+				Deleted:  after(0),
+				Ended:    after(2.3),
+				ExitCode: new(int),
+				Grace:    30,
+				Said:     "web: stopped (draining 1.1s, stopping 2ms)",
+			},
 			losses: []load.Loss{lost(load.Fresh, load.Refused, false, 0, 0.4), lost(load.Fresh, load.Refused, false, 0, 4.2)},
 			want:   Finding{Rule: "drain-window-too-short", Want: "7s"}, says: []string{"is an App", "draining 1.1s", "lifecycle.drain_interval"},
 		},
@@ -102,14 +114,48 @@ func TestTheRightNumberIsNamed(t *testing.T) {
 		"cut": {pod: stopped(6, 0), losses: []load.Loss{lost(load.Kept, load.Cut, true, 1, 6)}, want: Finding{Rule: "request-cut"}},
 		"closed while idle": {pod: stopped(0.3, 0), losses: []load.Loss{lost(load.Kept, load.Closed, true, 0, 0.4), lost(load.HTTP2, load.Closed, true, 0, 0.4)},
 			want: Finding{Rule: "close-not-announced"}, says: []string{"2 requests", "Connection: close"}},
-		"one step of GOAWAY": {pod: stopped(6, 0), losses: []load.Loss{lost(load.HTTP2, load.GoAway, true, 0, 1.1)}, want: Finding{Rule: "goaway-too-soon"}, says: []string{"1 request on HTTP/2", "2^31-1"}},
-		"a stream":           {pod: stopped(6, 0), losses: []load.Loss{lost(load.Stream, load.Cut, false, 40, 6)}, want: Finding{Rule: "stream-cut"}, says: []string{"cut 1 stream"}},
-		"503":                {pod: stopped(6, 0), losses: []load.Loss{lost(load.Kept, load.Status, true, 0, 2)}, want: Finding{Rule: "status"}, says: []string{"2.0s"}},
-		"one pod":            {none: true, pod: stopped(6, 0), losses: []load.Loss{lost(load.Fresh, load.Refused, false, 0, 2)}, want: Finding{Rule: "no-endpoint", Path: "spec.strategy.rollingUpdate.maxUnavailable", Want: "0"}},
-		"Recreate":           {spec: `, "strategy": {"type": "Recreate"}`, none: true, pod: stopped(6, 0), losses: []load.Loss{lost(load.Fresh, load.Refused, false, 0, 2)}, want: Finding{Rule: "no-endpoint", Path: "spec.strategy.type", Value: "Recreate", Want: "RollingUpdate"}},
-		"too early":          {pod: Pod{Name: "web-2", Ready: after(1)}, losses: []load.Loss{lost(load.Fresh, load.Refused, false, 0, 2)}, want: Finding{Rule: "ready-too-early", Path: main + ".readinessProbe"}},
-		"no reason":          {pod: Pod{Name: "web-2", Ready: after(-50)}, losses: []load.Loss{lost(load.Fresh, load.Refused, false, 0, 2)}, want: Finding{Rule: "unexplained"}},
-		"long after":         {pod: stopped(1, 0), losses: []load.Loss{lost(load.Fresh, load.Refused, false, 0, 20)}, want: Finding{Rule: "unexplained"}},
+		"one step of GOAWAY": {
+			pod:    stopped(6, 0),
+			losses: []load.Loss{lost(load.HTTP2, load.GoAway, true, 0, 1.1)},
+			want:   Finding{Rule: "goaway-too-soon"},
+			says:   []string{"1 request on HTTP/2", "2^31-1"},
+		},
+		"a stream": {
+			pod:    stopped(6, 0),
+			losses: []load.Loss{lost(load.Stream, load.Cut, false, 40, 6)},
+			want:   Finding{Rule: "stream-cut"},
+			says:   []string{"cut 1 stream"},
+		},
+		"503": {
+			pod:    stopped(6, 0),
+			losses: []load.Loss{lost(load.Kept, load.Status, true, 0, 2)},
+			want:   Finding{Rule: "status"},
+			says:   []string{"2.0s"},
+		},
+		"one pod": {
+			none:   true,
+			pod:    stopped(6, 0),
+			losses: []load.Loss{lost(load.Fresh, load.Refused, false, 0, 2)},
+			want:   Finding{Rule: "no-endpoint", Path: "spec.strategy.rollingUpdate.maxUnavailable", Want: "0"},
+		},
+		"Recreate": {
+			spec:   `, "strategy": {"type": "Recreate"}`,
+			none:   true,
+			pod:    stopped(6, 0),
+			losses: []load.Loss{lost(load.Fresh, load.Refused, false, 0, 2)},
+			want:   Finding{Rule: "no-endpoint", Path: "spec.strategy.type", Value: "Recreate", Want: "RollingUpdate"},
+		},
+		"too early": {
+			pod:    Pod{Name: "web-2", Ready: after(1)},
+			losses: []load.Loss{lost(load.Fresh, load.Refused, false, 0, 2)},
+			want:   Finding{Rule: "ready-too-early", Path: main + ".readinessProbe"},
+		},
+		"no reason": {
+			pod:    Pod{Name: "web-2", Ready: after(-50)},
+			losses: []load.Loss{lost(load.Fresh, load.Refused, false, 0, 2)},
+			want:   Finding{Rule: "unexplained"},
+		},
+		"long after": {pod: stopped(1, 0), losses: []load.Loss{lost(load.Fresh, load.Refused, false, 0, 20)}, want: Finding{Rule: "unexplained"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := of(t, tt.spec, tt.container)

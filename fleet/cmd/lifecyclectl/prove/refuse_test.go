@@ -40,7 +40,12 @@ func TestRefusals(t *testing.T) {
 		"a partition": {func(f *fake) {
 			f.set("get-statefulsets.apps", strings.Replace(webDeployment, `"replicas": 2, "selector"`, `"replicas": 2, "updateStrategy": {"rollingUpdate": {"partition": 1}}, "selector"`, 1))
 		}, func(o *Options) { o.Target = "statefulset/web" }, cli.ExitUsage, []string{"or has a partition"}},
-		"no node":    {func(f *fake) { f.set("get-daemonsets.apps", webDeployment) }, func(o *Options) { o.Target = "daemonset/web" }, cli.ExitUsage, []string{"daemonset/web has 0 replicas"}},
+		"no node": {
+			func(f *fake) { f.set("get-daemonsets.apps", webDeployment) },
+			func(o *Options) { o.Target = "daemonset/web" },
+			cli.ExitUsage,
+			[]string{"daemonset/web has 0 replicas"},
+		},
 		"no name":    {nil, func(o *Options) { o.Target = "deployment/" }, cli.ExitUsage, []string{"not deployment/NAME"}},
 		"no image":   {nil, func(o *Options) { o.Image = "" }, cli.ExitUsage, []string{"no image is given", "--image"}},
 		"no JSON":    {func(f *fake) { f.set(deployments, "<html>") }, nil, cli.ExitFindings, []string{"kubectl get deployments.apps web", "invalid character"}},
@@ -50,7 +55,12 @@ func TestRefusals(t *testing.T) {
 		}, nil, cli.ExitUsage, []string{"2 Services select the pods of deployment/web", "--service web, or www"}},
 		"another service":    {func(f *fake) { f.change(services, `"app": "web"`, `"app": "db"`) }, func(o *Options) { o.Service = "web" }, cli.ExitUsage, []string{"service/web does not select the pods of deployment/web", "app=db"}},
 		"an unknown service": {nil, func(o *Options) { o.Service = "wep" }, cli.ExitNotFound, []string{"there is no service/wep"}},
-		"no selector":        {func(f *fake) { f.change(services, `"app": "web"`, "") }, func(o *Options) { o.Service = "web" }, cli.ExitUsage, []string{"its spec.selector is <none>"}},
+		"no selector": {
+			func(f *fake) { f.change(services, `"app": "web"`, "") },
+			func(o *Options) { o.Service = "web" },
+			cli.ExitUsage,
+			[]string{"its spec.selector is <none>"},
+		},
 		"a headless service": {func(f *fake) { f.change(services, "10.0.0.1", "None") }, nil, cli.ExitUsage, []string{"service/web has no cluster IP"}},
 		"several ports": {func(f *fake) {
 			f.change(services, `"ports": [`, `"ports": [{"port": 9090, "name": "grpc"}, {"port": 9091, "name": "metrics"}, `)
@@ -59,10 +69,20 @@ func TestRefusals(t *testing.T) {
 		"an unknown port": {nil, func(o *Options) { o.Port = "http" }, cli.ExitUsage, []string{"service/web has no TCP port http", "80"}},
 		"no probe":        {func(f *fake) { f.change(deployments, `, "readinessProbe": {"periodSeconds": 1}`, "") }, nil, cli.ExitUsage, []string{"container main has no readinessProbe", "add spec.template.spec.containers[0].readinessProbe"}},
 		"paused":          {func(f *fake) { f.change(deployments, `"replicas": 2, "selector"`, `"paused": true, "selector"`) }, nil, cli.ExitUsage, []string{"deployment/web is paused", "kubectl rollout resume"}},
-		"no replicas":     {func(f *fake) { f.change(deployments, `"replicas": 2, "selector"`, `"replicas": 0, "selector"`) }, nil, cli.ExitUsage, []string{"deployment/web has 0 replicas"}},
-		"not available":   {func(f *fake) { f.change(deployments, `"availableReplicas": 2`, `"availableReplicas": 1`) }, nil, cli.ExitUsage, []string{"deployment/web has 1 of 2 replicas available"}},
-		"forbidden":       {func(f *fake) { f.set("error", `Error from server (Forbidden): deployments.apps "web" is forbidden`) }, nil, cli.ExitDenied, []string{`deployments.apps "web" is forbidden`}},
-		"not signed in":   {func(f *fake) { f.set("error", "error: You must be logged in to the server (Unauthorized)") }, nil, cli.ExitDenied, []string{"You must be logged in"}},
+		"no replicas": {
+			func(f *fake) { f.change(deployments, `"replicas": 2, "selector"`, `"replicas": 0, "selector"`) },
+			nil,
+			cli.ExitUsage,
+			[]string{"deployment/web has 0 replicas"},
+		},
+		"not available": {func(f *fake) { f.change(deployments, `"availableReplicas": 2`, `"availableReplicas": 1`) }, nil, cli.ExitUsage, []string{"deployment/web has 1 of 2 replicas available"}},
+		"forbidden":     {func(f *fake) { f.set("error", `Error from server (Forbidden): deployments.apps "web" is forbidden`) }, nil, cli.ExitDenied, []string{`deployments.apps "web" is forbidden`}},
+		"not signed in": {
+			func(f *fake) { f.set("error", "error: You must be logged in to the server (Unauthorized)") },
+			nil,
+			cli.ExitDenied,
+			[]string{"You must be logged in"},
+		},
 		"an API server away": {func(f *fake) {
 			f.set("error", "The connection to the server 10.0.0.9:6443 was refused - did you specify the right host or port?")
 		}, nil, cli.ExitUnreachable, []string{"deployments.apps web: The connection to the server 10.0.0.9:6443 was refused"}},
@@ -149,8 +169,14 @@ func TestTheJobIsDeleted(t *testing.T) {
 		with func(*fake)
 		says []string
 	}{
-		"the image cannot be pulled": {func(f *fake) { f.set("get-pods", waiting("ImagePullBackOff")) }, []string{"image ctl:1 does not run as the load: ImagePullBackOff: back-off", "--image"}},
-		"the image cannot run":       {func(f *fake) { f.set("get-pods", waiting("RunContainerError")) }, []string{"image ctl:1 does not run as the load: RunContainerError", "entry point"}},
+		"the image cannot be pulled": {
+			func(f *fake) { f.set("get-pods", waiting("ImagePullBackOff")) },
+			[]string{"image ctl:1 does not run as the load: ImagePullBackOff: back-off", "--image"},
+		},
+		"the image cannot run": {
+			func(f *fake) { f.set("get-pods", waiting("RunContainerError")) },
+			[]string{"image ctl:1 does not run as the load: RunContainerError", "entry point"},
+		},
 		"it is another program": {func(f *fake) {
 			f.set("get-pods", `{"items": [{"status": {"containerStatuses": [{"state": {"terminated": {"exitCode": 2, "reason": "Error"}}}]}}]}`)
 		}, []string{"image ctl:1 does not run as the load: exit status 2, Error"}},
