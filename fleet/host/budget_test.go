@@ -73,8 +73,8 @@ func TestPlacesAreFair(t *testing.T) {
 	})
 }
 
-// A tenant handles one message after the other in the place of its own, whatever the number of the
-// workers that others have. A message that waits takes it too.
+// A tenant handles one message after the other in the place of its own, also when other tenants have
+// many more workers. A message that waits takes it too.
 func TestEachTenantHasAPlaceOfItsOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCounter(t, 2)
