@@ -219,8 +219,9 @@ func TestHijackedConnectionWhoseCloseHangsOrPanics(t *testing.T) {
 		stuck bool
 		says  []string
 	}{
-		"panics": {func() { panic("Close of a connection") }, false, nil}, // counts as an error of Close, which the App ignores
-		"exits":  {runtime.Goexit, false, nil},                            // ends the goroutine that closes it
+		// Both count as an error of Close, which the App ignores.
+		"panics": {func() { panic("Close of a connection") }, false, nil},
+		"exits":  {runtime.Goexit, false, nil},
 		"hangs":  {func() { <-release }, true, []string{"http: shutdown", "abandoned"}},
 	} {
 		t.Run(mode, func(t *testing.T) {

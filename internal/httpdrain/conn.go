@@ -261,11 +261,16 @@ func (c *conn) NetConn() net.Conn { return c.Conn }
 
 // Close closes the connection, cancels the contexts of its requests and takes
 // it out of the set. Later calls return what the first one returned. A connection
-// of a foreign listener may panic: that is the error.
+// of a foreign listener may panic or end its goroutine: that is the error.
 func (c *conn) Close() error {
 	c.closeOnce.Do(func() {
-		defer c.release() // also when the connection ends the goroutine
-		c.closeErr = call.Do("close a connection", c.Conn.Close)
+		defer c.release()
+		closed := make(chan struct{})
+		call.Go("close a connection", c.Conn.Close, func(err error) {
+			c.closeErr = err
+			close(closed)
+		})
+		<-closed
 	})
 	return c.closeErr
 }
