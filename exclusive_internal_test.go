@@ -93,3 +93,29 @@ func TestUpgradeWithAJob(t *testing.T) {
 		}
 	})
 }
+
+// A give that was abandoned may still give what this process has. So the App does not serve on after the
+// upgrade has failed: it stops.
+func TestGiveThatIsAbandonedStopsTheApp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := testApp(t, Config{}, nil)
+		release := make(chan struct{})
+		a.Exclusive("lock", func(context.Context) error { return nil }, func(context.Context) error { <-release; return nil })
+		a.Go("upgrade", func(ctx context.Context) error {
+			<-a.Reached(PhaseRunning)
+			soon, cancel := context.WithTimeout(ctx, time.Second)
+			defer cancel()
+			e := a.upgrade.exclusives[0]
+			_ = a.takeBack(nil, e.call(soon, "give", e.give, false))
+			<-ctx.Done()
+			close(release)
+			return nil
+		})
+		time.AfterFunc(time.Hour, func() { a.Stop(nil) })
+		err := a.Run(t.Context())
+		if abandoned := new(AbandonedError); !errors.As(err, &abandoned) || !errors.Is(err, errMayGive) {
+			t.Errorf("Run: %v", err)
+		}
+	})
+}
+
