@@ -119,3 +119,29 @@ func TestGiveThatIsAbandonedStopsTheApp(t *testing.T) {
 	})
 }
 
+// A second signal ends the linger of the servers, too, when the App does not wait for the window and
+// another process has replaced it.
+func TestSecondSignalOfAReplacedProcess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, isSkipped := range []bool{false, true} {
+			a := testApp(t, Config{DrainWait: WaitNever}, nil)
+			a.OnDrain("slow", DrainFunc(func(ctx context.Context) error {
+				select {
+				case <-ctx.Done():
+				case <-time.After(time.Second):
+				}
+				return nil
+			}))
+			a.stop.arm()
+			a.parts.launched = 1
+			a.requestStop(stopRequest{reason: "process 7 has taken over", cause: ErrUpgraded, successor: 7})
+			if isSkipped {
+				a.stop.skipWindow()
+			}
+			if skipLinger := a.drain(t.Context()); skipLinger != isSkipped {
+				t.Errorf("skipped %v: the servers skip the linger: %v", isSkipped, skipLinger)
+			}
+			a.disarmWatchdog()
+		}
+	})
+}

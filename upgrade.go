@@ -449,7 +449,7 @@ func (a *App) awaitTakeover() bool {
 // before that: then the old one serves on. After it only the answer counts, because the old
 // one may leave.
 func (a *App) takeOverFrom(parent *handover.Parent) (died bool, err error) {
-	if !a.stop.unlessBegun(func() { parent.Say(handover.Taken) }) {
+	if !a.stop.unlessRequested(func() { parent.Say(handover.Taken) }) {
 		return false, errStopped
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), a.cfg.UpgradeTimeout)
