@@ -165,7 +165,7 @@ func (a *App) ListenPacket(network, address string) (net.PacketConn, error) {
 type upgrade struct {
 	turn       chan struct{} // holds a token while an upgrade runs
 	asked      fsm.Wake      // a signal requested an upgrade
-	left       fsm.Signal    // the listeners are closed: new connections reach the new process
+	handedOver fsm.Signal    // the listeners are closed: new connections reach the new process
 	exclusives []*exclusive
 	parent     *handover.Parent               // that this process replaces; nil for none
 	announced  bool                           // the old process tells the service manager that this one is ready
@@ -286,7 +286,7 @@ func (a *App) replace(ctx context.Context) (pid int, err error) {
 	if err == nil {
 		child.Release()
 		a.beginStop()
-		<-a.upgrade.left.Signaled()
+		<-a.upgrade.handedOver.Signaled()
 		return child.PID, nil
 	}
 	a.upgrade.child.Store(nil)
@@ -506,7 +506,7 @@ func (a *App) handOverServers(ctx context.Context) {
 		wg.Go(func() { a.health.server.HandOver(soon) })
 	}
 	wg.Wait()
-	a.upgrade.left.Signal() // Upgrade returns, and /admin/upgrade answers
+	a.upgrade.handedOver.Signal() // Upgrade returns, and /admin/upgrade answers
 	if a.health.server != nil {
 		a.health.server.AwaitClients(soon)
 	}

@@ -48,7 +48,7 @@ type listener struct {
 	mu        sync.Mutex // guards everything below
 	accepting bool       // an accept loop has come
 	retiring  bool
-	left      bool // closeWhenQuiet has left it open
+	leftOpen  bool // by closeWhenQuiet
 	done      bool // released is closed
 
 	kernelRefuses bool // the kernel refuses new connections
@@ -282,15 +282,15 @@ func (l *listener) leaveOpen() bool {
 	served, _ := l.tracker.count()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.left = l.lookWaits && served > 0 && !l.retiring
-	return l.left
+	l.leftOpen = l.lookWaits && served > 0 && !l.retiring
+	return l.leftOpen
 }
 
 // wasLeftOpen reports whether closeWhenQuiet has left the listener open.
 func (l *listener) wasLeftOpen() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.left
+	return l.leftOpen
 }
 
 // isTLS reports whether ln is what tls.NewListener returns.
