@@ -374,6 +374,15 @@ func (v *violations) required(field, value string) {
 	}
 }
 
+// oneOf checks a filter whose values are a fixed set, in capitals or not: another one would
+// select nothing.
+func oneOf[S ~string](v *violations, field, value string, values []S) {
+	isIt := func(s S) bool { return strings.EqualFold(string(s), value) }
+	if value != "" && !slices.ContainsFunc(values, isIt) {
+		v.add(field, "is %q, want one of %s", clip(value, 64), strings.Trim(fmt.Sprint(values), "[]"))
+	}
+}
+
 // size checks a page size and returns it, or its default.
 func (v *violations) size(field string, n int32) int {
 	switch {

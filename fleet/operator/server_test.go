@@ -250,6 +250,25 @@ func TestRESTRefusesWhatIsNotInTheContract(t *testing.T) {
 	}
 }
 
+// A filter whose values are a fixed set refuses any other value, and names the set.
+func TestFiltersKnowTheirValues(t *testing.T) {
+	base, _ := serve(t, operator.Config{Processes: &announced{}, Workers: newHosted()})
+	for path, want := range map[string]string{
+		"/processes?phase=runing":      `is \"runing\", want one of created draining failed`,
+		"/workers?state=runing":        `is \"runing\", want one of Deleted Deleting`,
+		"/events?kinds=exit&kinds=los": `is \"los\", want one of joined phase`,
+	} {
+		if code, _, text := request(t, "GET", base+path, ""); code != 400 || !strings.Contains(text, want) {
+			t.Errorf("%s: %d %s", path, code, text)
+		}
+	}
+	for _, path := range []string{"/processes?phase=Running", "/workers?state=running", "/events?kinds=EXIT"} {
+		if code, _, text := request(t, "GET", base+path, ""); code != 200 {
+			t.Errorf("%s: %d %s", path, code, text)
+		}
+	}
+}
+
 // What the path of REST says is said once: a query or a body that says it too is refused, and
 // so is an If-Match that the body contradicts.
 func TestRESTRefusesASecondObject(t *testing.T) {
