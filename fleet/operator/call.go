@@ -135,7 +135,7 @@ func requestOf(message proto.Message) *request {
 	case service == "WorkerService":
 		c.target = "worker/" + c.object
 	}
-	for _, field := range []protoreflect.FieldDescriptor{is.of, is.id} {
+	for _, field := range slices.Compact([]protoreflect.FieldDescriptor{is.of, is.id}) {
 		if field != nil && (field != is.id || !optionalID[is.action]) {
 			c.required(string(field.Name()), m.Get(field).String())
 		}
