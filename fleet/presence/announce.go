@@ -444,7 +444,7 @@ func (a *announcer) leave(ctx context.Context) error {
 // noteEnd writes the end of the process into the journal.
 func (a *announcer) noteEnd(ctx context.Context) {
 	report := a.app.Report()
-	e := a.event(Event{Kind: "exit", From: string(report.Phase)})
+	e := a.event(Event{Kind: "exit", From: string(report.Phase), Life: began(report)})
 	e.To, e.Cause = describeEnd(report)
 	if e.To != EndClean {
 		e.ExitStatus = cmp.Or(report.ExitStatus, 1)

@@ -34,8 +34,8 @@ type Event struct {
 	ExitStatus int    `json:"exitStatus,omitempty"`
 	Count      int64  `json:"count,omitempty"` // of events that were dropped, or of restarts
 
-	// Life is when the life that has ended began, by its process's clock: that of a process that
-	// was lost, and in "joined" that of the life before, whose end From, ExitStatus and Cause
+	// Life is when the life that has ended began, by its process's clock: in "exit" and "lost"
+	// that of the process, and in "joined" that of the life before, whose end From, ExitStatus and Cause
 	// describe. So an end that only the next life knows is told, however late that begins.
 	Life time.Time `json:"life,omitzero"`
 
