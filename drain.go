@@ -152,9 +152,9 @@ func (a *App) drain(ctx context.Context) (skipLinger bool) {
 	return toldNobody || how == drainwindow.Skipped
 }
 
-// endWindows tells every server that the window is over. A server then closes hijacked
-// connections. Their Close may be code of a foreign listener: the App bounds and recovers
-// each call, so that a Close that hangs or panics takes no time from units and hooks.
+// endWindows tells every server that the window is over. A server then ends streams, tells
+// the owners of hijacked connections, and closes those a second later. The App bounds and
+// recovers each call: a foreign Drainer that hangs takes no time from units and hooks.
 func (a *App) endWindows(ctx context.Context) {
 	var wg sync.WaitGroup
 	for _, s := range a.parts.servers {

@@ -38,7 +38,7 @@ const selfName = "kube-self"
 // At the start it reads terminationGracePeriodSeconds of the pod and its probes, and the
 // preStop hook, and checks that a stop fits. When it does not, one log line names each
 // number to change, and the non-critical readiness probe "kube-self" is down, so that
-// the metrics show it (lifecycle_probe_state). The probe follows [App.Reconfigure]. A
+// the metrics show it (lifecycle_probe_state). The probe follows [lifecycle.App.Reconfigure]. A
 // program that cannot read its pod starts all the same; the probe is then unknown.
 //
 // At T0 it reads the grace with which the pod is being deleted: kubectl delete

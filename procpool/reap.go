@@ -51,7 +51,6 @@ func (w *proc) reap(why error) {
 			}
 			p.failures++
 			p.backOffLocked(p.failures, why)
-			p.rematchLocked() // new keys may have waited for it
 		case len(attempts) == 0:
 			if w.proven {
 				p.deaths = 0 // only workers that end as soon as they are ready count
@@ -67,7 +66,7 @@ func (w *proc) reap(why error) {
 		p.diedWithLocked(w, a.q, why, len(attempts) == 1)
 	}
 	p.resizedLocked()
-	p.ensureLocked()
+	p.rematchLocked() // queries of new keys may have waited for it
 	p.endUnservableLocked()
 	p.mu.Unlock()
 	if why != nil {

@@ -346,6 +346,38 @@ func TestReloadsAreOneAtATimeAndEndWithThePool(t *testing.T) {
 	}
 }
 
+// A query of a new key waits for the new worker of a reload. When that worker does not become
+// ready, or the reload is given up, an idle worker takes the query.
+func TestReloadThatFailsLeavesNoQueryWaiting(t *testing.T) {
+	for name, giveUp := range map[string]bool{"fails": false, "is given up": true} {
+		t.Run(name, func(t *testing.T) {
+			gate := filepath.Join(t.TempDir(), "gate")
+			p := startPool(t, version("1"), func(c *procpool.Config) { c.MaxQueue = 1 })
+			do(t, p, ask{}.raw(), procpool.Key("a"))
+			ctx, cancel := context.WithCancel(within(t))
+			ended := make(chan error, 1)
+			go func() {
+				_, err := p.Reload(ctx, func() *exec.Cmd { return self("gated:" + gate + ":exit:broken") })
+				ended <- err
+			}()
+			eventually(t, "the new worker starts", func() bool { return p.Stats().Spawned == 2 })
+			q := submit(t, p, ask{}.raw(), procpool.Key("b"))
+			if giveUp {
+				cancel()
+			} else if err := os.WriteFile(gate, nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if err := <-ended; err == nil {
+				t.Error("it was reloaded")
+			}
+			cancel()
+			if _, err := q.Result(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
 // A worker of a reload that was given up may end badly during the next one, which goes on.
 func TestReloadIsNotBlamedForTheOneBefore(t *testing.T) {
 	p := startPool(t, version("1"), func(c *procpool.Config) { c.Surge = 2 })

@@ -17,7 +17,7 @@ import (
 // states stores the values of all workers in one stream with one message for each subject:
 //
 //	$host.state.SLOT.fence       the sequence of this message is the newest fencing token
-//	$host.state.WORKER.kv.KEY    a value that the worker stored
+//	$host.state.w-ID.kv.UID.KEY  a value that the worker stored
 //	$host.state.SLOT.tm.…        a timer, see [storedTimer]
 //
 // The log of the slot has every value first, and [stateCache] brings them here.

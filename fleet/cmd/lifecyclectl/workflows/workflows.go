@@ -56,7 +56,7 @@ etag for --if-match of a transition or a patch.`,
 		}
 		return c.Write(e, func(t *output.Table) { entityTable(t, e) })
 	})
-	cmd.Flags().BoolVarP(&follow, "watch", "w", false, "then show every change, as watch does")
+	cmd.Flags().BoolVarP(&follow, "watch", "w", false, "then show what has changed, as watch does")
 	return cmd
 }
 
@@ -107,8 +107,8 @@ func list() *cobra.Command {
 		Use:   "list TYPE",
 		Short: "List the entities of a workflow",
 		Long: `List the entities of a workflow, sorted by id: all of them, unless a flag filters.
-With --watch it then shows every change of an entity that the flags select, and that one
-is not selected any more.`,
+With --watch it then shows what has changed of the entities that the flags select, and that
+one is not selected any more.`,
 		Example: `  lifecyclectl list drone-survey --active
   lifecyclectl list drone-survey --phase flying --match org=acme --updated 1h
   lifecyclectl list drone-survey --selector phase=flying,org=acme --watch
@@ -146,7 +146,7 @@ is not selected any more.`,
 	f.DurationVar(&updated, "updated", 0, "only those that changed within the last `time`, such as 90s or 2h")
 	f.StringVarP(&selector, "selector", "l", "", "only those for which `terms` hold: phase=PHASE and FIELD=VALUE, with commas")
 	f.IntVar(&limit, "limit", 0, "at most `N`; 0 is all")
-	f.BoolVarP(&follow, "watch", "w", false, "then show every change, as watch does")
+	f.BoolVarP(&follow, "watch", "w", false, "then show what has changed, as watch does")
 	cmd.MarkFlagsMutuallyExclusive("watch", "limit")
 	return cmd
 }
@@ -256,8 +256,8 @@ func definitionTable(t *output.Table, d *operatorv1.Definition) {
 func watch() *cobra.Command {
 	return cli.Command(&cobra.Command{
 		Use:   "watch TYPE [ID]",
-		Short: "Show the entities of a workflow, or one, and then every change",
-		Long: `Show the entities of a workflow, or one, and then every change, until it is
+		Short: "Show the entities of a workflow, or one, and then what changes",
+		Long: `Show the entities of a workflow, or one, and then what changes, until it is
 interrupted. It looks every 2 s. When an entity has changed more than once since, only
 the last change is shown. It waits for a server that is away, and shows nothing twice.
 
@@ -268,7 +268,7 @@ With -o json each change is one line with "kind" and "entity".`,
 }
 
 // watchEntities shows the entities that the request selects, or the one with the id, and
-// every change.
+// what changes.
 func watchEntities(c *cli.Call, req *operatorv1.ListEntitiesRequest, id string) error {
 	out := c.Rows([]string{"AT", "ID", "PHASE", "ETAG"}, 20, 24, 14, 6)
 	show := func(kind operatorv1.WatchResponse_Kind, e *operatorv1.Entity, cells ...any) error {
