@@ -51,7 +51,7 @@ etag for --if-match of a transition or a patch.`,
 		if err != nil {
 			return err
 		}
-		if follow {
+		if follow { // the watch shows the entity itself: the call above says when there is none
 			return watchEntities(c, &operatorv1.ListEntitiesRequest{Type: c.Args[0]}, c.Args[1])
 		}
 		return c.Write(e, func(t *output.Table) { entityTable(t, e) })
@@ -201,8 +201,11 @@ func definitions() *cobra.Command {
 		Aliases: []string{"types"},
 		Short:   "List the workflows, or show one: its phases, and the number of entities in each",
 	}, cli.OfWorkflow, func(c *cli.Call) error {
-		if len(c.Args) > 0 && !watch {
-			return showDefinition(c)
+		if len(c.Args) > 0 {
+			d, err := c.Workflows.GetDefinition(c.Context(), &operatorv1.GetDefinitionRequest{Type: c.Args[0]})
+			if err != nil || !watch {
+				return c.Answer(d, err, func(t *output.Table) { definitionTable(t, d) })
+			}
 		}
 		return cli.List[*operatorv1.Definition]{
 			Head:   []string{"TYPE", "ENTITIES", "DEGRADED", "BUCKET", "PHASES"},
@@ -227,11 +230,6 @@ func definitions() *cobra.Command {
 	})
 	cli.WatchFlag(cmd, &watch)
 	return cmd
-}
-
-func showDefinition(c *cli.Call) error {
-	d, err := c.Workflows.GetDefinition(c.Context(), &operatorv1.GetDefinitionRequest{Type: c.Args[0]})
-	return c.Answer(d, err, func(t *output.Table) { definitionTable(t, d) })
 }
 
 func definitionTable(t *output.Table, d *operatorv1.Definition) {
