@@ -88,11 +88,18 @@ type tries struct {
 // deadLetterDecision is the decision that a message becomes a dead letter. It is written
 // before the letter, so that no later attempt has effects.
 type deadLetterDecision struct {
-	Worker   string `json:"worker"`
-	Tenant   string `json:"tenant,omitempty"`
-	Digest   string `json:"digest"`
-	Attempts int    `json:"attempts"`
-	Reason   string `json:"reason"`
+	Worker     string `json:"worker"`
+	UID        string `json:"uid,omitempty"`
+	Tenant     string `json:"tenant,omitempty"`
+	Generation int    `json:"generation,omitempty"`
+	Digest     string `json:"digest"`
+	Attempts   int    `json:"attempts"`
+	Reason     string `json:"reason"`
+}
+
+// version returns the version of the worker that gave up the message.
+func (d *deadLetterDecision) version() codeVersion {
+	return codeVersion{workerUID{d.Worker, d.UID}, d.Generation}
 }
 
 // output is a message to publish.

@@ -206,11 +206,13 @@ func (r *runner) giveUp(t *task, a *attempt, attempts int, why error) {
 	rec := a.member.record
 	noted := a.tries
 	noted.Letter = &deadLetterDecision{
-		Worker:   rec.ID,
-		Tenant:   rec.Tenant,
-		Digest:   rec.Digest,
-		Attempts: attempts,
-		Reason:   text.Clip(why.Error(), maxReason),
+		Worker:     rec.ID,
+		UID:        rec.UID,
+		Tenant:     rec.Tenant,
+		Generation: rec.Generation,
+		Digest:     rec.Digest,
+		Attempts:   attempts,
+		Reason:     text.Clip(why.Error(), maxReason),
 	}
 	if err := r.note(a, &step{tries: &noted}); err != nil {
 		r.retryLater(t, a.delivery, r.host.cfg.RetryBase)
@@ -219,5 +221,5 @@ func (r *runner) giveUp(t *task, a *attempt, attempts int, why error) {
 	a.member.counts.Failed.Add(1)
 	line := fmt.Sprintf("message %s is a dead letter after attempt %d: %s", a.id, attempts, noted.Letter.Reason)
 	r.host.lines.add(rec, true, line)
-	r.storeDeadLetter(t, a.delivery, a.member.counts, *noted.Letter)
+	r.storeDeadLetter(t, a.delivery, *noted.Letter)
 }
