@@ -176,9 +176,7 @@ func (p *partition) replay(ctx context.Context, source string) error {
 	}
 	p.known = k.clone()
 	p.unsaved = len(p.entries) > 1
-	for _, o := range outputs {
-		p.relay.add(o) // from here on the relay calls sent
-	}
+	p.relay.add(outputs) // from here on the relay calls sent
 	return nil
 }
 

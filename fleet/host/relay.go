@@ -71,31 +71,38 @@ func newRelay(h *Host, memory *account, sent func(*output), holds func(context.C
 	return r
 }
 
-// add publishes an output after the others of its key. It does not wait.
-func (r *relay) add(o *output) {
-	const beside = 500 // what an output takes beside its texts
-	o.size = int64(beside + len(o.Key) + len(o.Topic) + len(o.Data))
-	for name, values := range o.Header {
-		for _, v := range values {
-			o.size += int64(len(name) + len(v))
+// add publishes outputs, each after the others of its key. It does not wait.
+func (r *relay) add(outputs []*output) {
+	for _, o := range outputs {
+		if o.maybeSent { // they come from the replay of the log, and no worker runs yet
+			r.mayBeSent(o)
 		}
 	}
 	r.mu.Lock()
-	r.waiting++ // from here on done keeps what mayBeSent notes
-	r.mu.Unlock()
-	if o.maybeSent { // it comes from the replay of the log
-		r.mayBeSent(o)
-	}
-	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.queue.Add(o.Key, o, 0) != nil {
-		r.waiting-- // the relay has ended; the log keeps the output
-		return
+	for _, o := range outputs {
+		o.size = o.held()
+		if r.queue.Add(o.Key, o, 0) != nil {
+			return // the relay has ended; the log keeps the output
+		}
+		r.waiting++
+		r.memory.send(o.size)
 	}
-	r.memory.send(o.size)
-	if r.endWorkers == nil && !r.stopped {
+	if r.waiting > 0 && r.endWorkers == nil && !r.stopped {
 		r.startWorkersLocked()
 	}
+}
+
+// held returns the memory that an output counts for while it waits.
+func (o *output) held() int64 {
+	const beside = 500 // what it takes beside its texts
+	size := beside + len(o.Key) + len(o.Topic) + len(o.Data)
+	for name, values := range o.Header {
+		for _, v := range values {
+			size += len(name) + len(v)
+		}
+	}
+	return int64(size)
 }
 
 func (r *relay) startWorkersLocked() {
