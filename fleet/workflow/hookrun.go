@@ -349,10 +349,9 @@ func (run *hookRun) failed(_ context.Context, t *lanes.Task[written], _ error) {
 
 func (run *hookRun) dead(ctx context.Context, t *lanes.Task[written], why error) error {
 	w := t.Value
-	run.log.Warn("a hook has given up a reaction", "key", t.Key, "revision", w.revision, "attempts", t.Failed, "error", why)
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
-	return run.store.putLetter(ctx, DeadLetter{
+	err := run.store.putLetter(ctx, DeadLetter{
 		ID:       run.r.reactionID(t.Key, w),
 		Hook:     run.h.Name,
 		Key:      t.Key,
@@ -361,6 +360,10 @@ func (run *hookRun) dead(ctx context.Context, t *lanes.Task[written], why error)
 		Error:    why.Error(),
 		At:       time.Now().UTC(),
 	})
+	if err == nil {
+		run.log.Warn("a hook has given up a reaction", "key", t.Key, "revision", w.revision, "attempts", t.Failed, "error", why)
+	}
+	return err
 }
 
 func (run *hookRun) done(t *lanes.Task[written]) {
