@@ -58,7 +58,7 @@ type follower struct {
 	missing   time.Time         // since when the stream is missing
 	readAgain bool              // everything has to be read again
 	synced    bool              // the reader has the initial content
-	keys      map[string]uint64 // the last revision of each key, with the bit removed for a deletion
+	keys      map[string]uint64 // the last revision of each key; the bit "removed" is set when that was a deletion
 	read      uint64            // the last message that was passed on
 	readAt    time.Time         // when the server stored that message
 	passed    uint64            // messages of the current consumer
