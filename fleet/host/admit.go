@@ -10,6 +10,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
+// attempt is one handling of a delivery by a version of a worker.
 type attempt struct {
 	*delivery
 	member *member
@@ -46,7 +47,7 @@ func (r *runner) handleOne(t *task) {
 		r.withoutMember(t, d)
 		return
 	}
-	if wait := m.waitForRate(); wait > 0 {
+	if wait := m.takeToken(); wait > 0 {
 		r.retryLater(t, d, wait)
 		return
 	}
