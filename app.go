@@ -43,7 +43,7 @@ var errZeroApp = errors.New("lifecycle: the App was not made by New and has no C
 // [New] makes an App. The zero App takes no registrations, and its Run returns an error
 // that says so. All methods may be called concurrently.
 type App struct {
-	mu     sync.Mutex // guards budget and the fields of cfg that are tagged reload:"live", until T0
+	mu     sync.Mutex // guards budget, and until T0 the fields of cfg that are tagged reload:"live"
 	cfg    Config
 	budget budget.Budget // the times of cfg
 
@@ -90,7 +90,7 @@ type parts struct {
 	reloads  []*reloader
 	resizes  []*reloader
 	sockets  sdsocket.Sockets   // on which this process listens
-	started  int                // units that have started, in order; Run's goroutine alone uses it
+	launched int                // units that were launched, in order; Run's goroutine alone uses it
 	ended    inbox.Inbox[*unit] // functions that have ended, for watch
 }
 
@@ -170,7 +170,7 @@ func New(cfg Config, opts ...Option) (*App, error) {
 		log:     slog.Default(),
 		extra:   make(map[string]http.Handler),
 		signals: signals{terminal: sig.AtTerminal, pipe: make(chan os.Signal, 1)},
-		reloads: reloads{turn: make(chan struct{}, 1), asked: fsm.NewWake(), most: max(cfg.PreStop, 0) + newBudget(cfg).Total},
+		reloads: reloads{turn: make(chan struct{}, 1), asked: fsm.NewWake(), longestStop: max(cfg.PreStop, 0) + newBudget(cfg).Total},
 		forced:  forcedExit{stderr: os.Stderr, exit: exitProcess},
 		upgrade: upgrade{turn: make(chan struct{}, 1), asked: fsm.NewWake()},
 	}
@@ -216,7 +216,7 @@ func New(cfg Config, opts ...Option) (*App, error) {
 	return a, nil
 }
 
-// FromConfig is [New] under the name that fleets use.
+// FromConfig is [New], for a Config that is a section of a program's own configuration.
 func FromConfig(cfg Config, opts ...Option) (*App, error) { return New(cfg, opts...) }
 
 // Config returns the App's configuration, with its defaults filled in and
@@ -461,7 +461,8 @@ func (a *App) EnteredAt(p Phase) time.Time { return a.phases.EnteredAt(p) }
 // Attempt.
 func (a *App) Events() *fsm.Dispatcher { return &a.events }
 
-// enter changes the phase and tells the service manager and the termination log.
+// enter changes the phase and tells the termination log, the service manager and the
+// LastStopFile.
 func (a *App) enter(p Phase, cause error) {
 	// A function that holds the machine's lock and does not return blocks the App.
 	// The watchdog's termination log then names this change of phase.

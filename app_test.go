@@ -470,3 +470,24 @@ func TestMetricsAreServedOnTheHealthAddress(t *testing.T) {
 		t.Error("the health server is open after Run")
 	}
 }
+
+// The first signal of an App that stops already says what one more does.
+func TestFirstSignalOfAStopSaysWhatTheNextDoes(t *testing.T) {
+	for wait, want := range map[lifecycle.DrainWait]string{
+		lifecycle.WaitAlways: "one more skips the drain window",
+		lifecycle.WaitNever:  "one more ends the process",
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(t, lifecycle.Config{DrainWait: wait})
+			r.Go("unit", untilCancelled).OnShutdown("slow", func(context.Context) error { time.Sleep(2 * time.Second); return nil })
+			r.after(time.Second, func() { r.Stop(nil) })
+			r.signalAfter(2*time.Second, syscall.SIGTERM)
+			if err := r.Run(t.Context()); err != nil {
+				t.Error(err)
+			}
+			if !strings.Contains(r.log.String(), want) {
+				t.Errorf("DrainWait %s: want %q in\n%s", wait, want, r.log)
+			}
+		})
+	}
+}

@@ -247,7 +247,7 @@ type Config struct {
 	StatuszOff bool `koanf:"statusz_off" mapstructure:"statusz_off"`
 
 	// AdminToken turns on the operators' endpoints on the health address: the
-	// preStop hook, and Suspend and Resume of readiness; see [App.Handler]. A client
+	// preStop hook, Suspend and Resume of readiness, and Upgrade; see [App.Handler]. A client
 	// that sends it as a bearer token may stop the process. It has 16 to 1024
 	// visible ASCII characters. Defaults to none: the endpoints do not exist.
 	AdminToken Secret `koanf:"admin_token" mapstructure:"admin_token"`

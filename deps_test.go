@@ -38,7 +38,7 @@ func TestConventions(t *testing.T) {
 			{Path: "procpool/cmd/conformance", Imports: []string{"./procpool/conformance"}},
 			{Path: "procpool/sdk"},
 			{Path: "procpool", Imports: []string{"./trace", "./procpool/wire", "./procpool/child", "./fsm", "./worker", "./internal/..."}},
-			{Path: "lifecycletest", Imports: []string{".", "./fsm", "./worker", "./internal/suggest"}},
+			{Path: "lifecycletest", Imports: []string{".", "./fsm", "./internal/suggest"}},
 			{
 				Path: "metrics",
 				Imports: []string{

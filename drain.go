@@ -29,7 +29,7 @@ func (f DrainFunc) Drain(ctx context.Context) error { return f(ctx) }
 
 // OnDrain registers d to run in the drain window, at the same time as all other
 // drainers, each in a goroutine of its own. The App abandons a drainer that
-// ignores the end of its context shortly after the window; Run's error then names
+// ignores the end of its context 100 ms after the window; Run's error then names
 // the drainer and the line at which it was blocked. A panic is an error too. Use
 // OnDrain for obligations to a remote peer, and [App.OnShutdown] to close resources of
 // this process.
@@ -63,7 +63,8 @@ type appKey struct{}
 // after the window when the listener closes. Answer a long poll then as if its time were
 // over, with nothing new. A websocket has one more second to close.
 //
-// For any other context it never closes. Draining changes nothing.
+// For any other context it is nil, which never closes. Unlike [Stream], Draining does not
+// mark the request.
 func Draining(ctx context.Context) <-chan struct{} {
 	if ch, ok := httpdrain.Draining(ctx); ok {
 		return ch
@@ -74,9 +75,9 @@ func Draining(ctx context.Context) <-chan struct{} {
 	return nil
 }
 
-// CallContext returns ctx as the context of a call that the server added under the
-// name serves, so that [Draining] works in its handler. It is for frameworks whose calls
-// the App does not see; the interceptors of the module grpcdrain use it.
+// CallContext marks ctx as the context of a call to the server with that name, so that
+// [Draining] works in its handler. It is for frameworks whose calls the App does not see; the
+// interceptors of the module grpcdrain use it.
 //
 // For a server added with [App.GRPC] the channel closes a moment after the App has
 // called GracefulStop, which tells clients to call elsewhere. For a server added with
@@ -140,21 +141,22 @@ func (a *App) drain(ctx context.Context) (skipLinger bool) {
 		traffic = nil
 	}
 	how := a.stop.drainWindow.Wait(a.stop.skip.Signaled(), drained, traffic)
+	wasSkipped := how == drainwindow.Skipped
 	if !waits {
 		how = why
 	}
 	cancel() // a drainer that watches its context returns now
-	end := a.stop.endWindow(how)
+	a.stop.endWindow(how)
 	a.endWindows(ctx)
 	<-drained
-	a.log.Info("the drain window is over", "took", end.Sub(t0), "how", how)
-	toldNobody := !waits && successor == 0
-	return toldNobody || how == drainwindow.Skipped
+	a.log.Info("the drain window is over", "took", a.stop.windowEnded().Sub(t0), "how", how)
+	didNotWait := !waits && successor == 0 // a successor has the listener: clients of this process need the linger
+	return wasSkipped || didNotWait
 }
 
-// endWindows tells every server that the window is over. A server then closes hijacked
-// connections. Their Close may be code of a foreign listener: the App bounds and recovers
-// each call, so that a Close that hangs or panics takes no time from units and hooks.
+// endWindows tells every server that the window is over. A server then ends streams, tells
+// the owners of hijacked connections, and closes those a second later. The App bounds and
+// recovers each call: a foreign Drainer that hangs takes no time from units and hooks.
 func (a *App) endWindows(ctx context.Context) {
 	var wg sync.WaitGroup
 	for _, s := range a.parts.servers {
@@ -200,13 +202,14 @@ func (a *App) EndWindow(at time.Time) {
 
 // EndBy says that the process will be killed at that time. The App shortens the window
 // and every later step in proportion, so that the stop ends before it, when it has less
-// time than its Config gives. Of several calls the earliest time counts. Before T0 and
+// time than its Config gives. It gives the stop one second at least, also for a time that has
+// passed: the hooks then still run. Of several calls the earliest time counts. Before T0 and
 // after the window it does nothing.
 func (a *App) EndBy(at time.Time) {
-	t0, b := a.stop.setKillTime(at), a.times()
-	if d := at.Sub(t0); !t0.IsZero() && d < b.Total {
-		a.stop.drainWindow.Fit(b.Within(d).Window)
+	if soonest := time.Now().Add(time.Second); at.Before(soonest) {
+		at = soonest
 	}
+	a.stop.setKillTime(at, a.times())
 }
 
 // refit recomputes the times of the steps after the window from when this window ended.
@@ -272,37 +275,40 @@ func (a *App) listens() bool {
 
 // runDrainers starts the drainers, and closes the returned channel when each has returned or
 // was abandoned. When the App was still starting, it skips every drainer that was registered
-// behind a unit that has not started, and all of them when no unit has started.
+// behind a unit that was not launched, and all of them when no unit was launched.
 func (a *App) runDrainers(ctx context.Context) <-chan struct{} {
 	all := make(chan struct{})
 	var wg sync.WaitGroup
 	for _, d := range a.parts.drainers {
-		haveUnitsStarted := a.parts.started > 0 && a.parts.started >= d.unitsBefore
-		if a.Phase() != PhaseDraining && !haveUnitsStarted {
+		haveUnits := a.parts.launched > 0 && a.parts.launched >= d.unitsBefore
+		if a.Phase() != PhaseDraining && !haveUnits {
 			_ = fsm.MustNew(KindDrainer, d.name, steps, resultPending, &a.events).To(ResultSkipped, nil) // allowed
-			a.log.Warn("drainer skipped: a unit registered before it has not started", "drainer", d.name)
+			a.log.Warn("drainer skipped: not every unit registered before it was launched", "drainer", d.name)
 			a.stop.noteDrained(Outcome{Name: d.name, Result: ResultSkipped})
 			continue
 		}
-		wg.Go(func() {
-			life := step(KindDrainer, d.name, &a.events)
-			out := callPart(ctx, KindDrainer, d.name, ctx.Done(), settle, func() error { return d.fn(ctx) })
-			_ = life.To(out.Result, out.err)
-			if out.Result == ResultAbandoned {
-				a.saveBox("drainer " + d.name + " was abandoned")
-			}
-			if out.err != nil {
-				a.log.Error("drainer failed", call.Logged(out.err, "drainer", d.name, "took", out.Took, "error", call.Unnamed(d.name, out.err))...)
-				out.err = call.About("drainer", d.name, out.err)
-			} else {
-				a.log.Info("drainer done", "drainer", d.name, "took", out.Took)
-			}
-			a.stop.noteDrained(out)
-		})
+		wg.Go(func() { a.runDrainer(ctx, d) })
 	}
 	go func() {
 		wg.Wait()
 		close(all)
 	}()
 	return all
+}
+
+// runDrainer runs one drainer until it returns or is abandoned, and records how it ended.
+func (a *App) runDrainer(ctx context.Context, d drainer) {
+	life := step(KindDrainer, d.name, &a.events)
+	out := callPart(ctx, KindDrainer, d.name, ctx.Done(), settle, func() error { return d.fn(ctx) })
+	_ = life.To(out.Result, out.err)
+	if out.Result == ResultAbandoned {
+		a.saveBox("drainer " + d.name + " was abandoned")
+	}
+	if out.err != nil {
+		a.log.Error("drainer failed", call.Logged(out.err, "drainer", d.name, "took", out.Took, "error", call.Unnamed(d.name, out.err))...)
+		out.err = call.About("drainer", d.name, out.err)
+	} else {
+		a.log.Info("drainer done", "drainer", d.name, "took", out.Took)
+	}
+	a.stop.noteDrained(out)
 }

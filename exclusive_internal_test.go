@@ -93,3 +93,55 @@ func TestUpgradeWithAJob(t *testing.T) {
 		}
 	})
 }
+
+// A give that was abandoned may still give what this process has. So the App does not serve on after the
+// upgrade has failed: it stops.
+func TestGiveThatIsAbandonedStopsTheApp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := testApp(t, Config{}, nil)
+		release := make(chan struct{})
+		a.Exclusive("lock", func(context.Context) error { return nil }, func(context.Context) error { <-release; return nil })
+		a.Go("upgrade", func(ctx context.Context) error {
+			<-a.Reached(PhaseRunning)
+			soon, cancel := context.WithTimeout(ctx, time.Second)
+			defer cancel()
+			e := a.upgrade.exclusives[0]
+			_ = a.takeBack(nil, e.call(soon, "give", e.give, false))
+			<-ctx.Done()
+			close(release)
+			return nil
+		})
+		time.AfterFunc(time.Hour, func() { a.Stop(nil) })
+		err := a.Run(t.Context())
+		if abandoned := new(AbandonedError); !errors.As(err, &abandoned) || !errors.Is(err, errMayGive) {
+			t.Errorf("Run: %v", err)
+		}
+	})
+}
+
+// A second signal ends the linger of the servers, too, when the App does not wait for the window and
+// another process has replaced it.
+func TestSecondSignalOfAReplacedProcess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, isSkipped := range []bool{false, true} {
+			a := testApp(t, Config{DrainWait: WaitNever}, nil)
+			a.OnDrain("slow", DrainFunc(func(ctx context.Context) error {
+				select {
+				case <-ctx.Done():
+				case <-time.After(time.Second):
+				}
+				return nil
+			}))
+			a.stop.arm()
+			a.parts.launched = 1
+			a.requestStop(stopRequest{reason: "process 7 has taken over", cause: ErrUpgraded, successor: 7})
+			if isSkipped {
+				a.stop.skipWindow()
+			}
+			if skipLinger := a.drain(t.Context()); skipLinger != isSkipped {
+				t.Errorf("skipped %v: the servers skip the linger: %v", isSkipped, skipLinger)
+			}
+			a.disarmWatchdog()
+		}
+	})
+}

@@ -38,13 +38,13 @@ import (
 func Main(run func() error) {
 	err := run()
 	// The methods of the error are the program's own, and the process ends also when one hangs.
-	status, hangs := call.Ask(new(call.Answers), "the error of run", func() int {
+	status, askErr := call.Ask(new(call.Answers), "the error of run", func() int {
 		if call.Only(err, flag.ErrHelp) {
 			return 0
 		}
 		return ExitCode(err)
 	})
-	if hangs != nil {
+	if askErr != nil { // a method of the error hangs or panics
 		status = 1
 	}
 	if status != 0 {

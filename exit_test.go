@@ -104,14 +104,6 @@ func (r *recorder) of(a *App) *App {
 	return a
 }
 
-// wedge runs an App with one unit, whose State does not return before release is
-// closed.
-func wedge(a *App, release <-chan struct{}) {
-	w := &wedged{release: release}
-	w.Init("own", "wedged")
-	a.Add(w)
-}
-
 func TestWatchdogCountsFromTheStopAndDiesOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var r recorder
@@ -119,8 +111,7 @@ func TestWatchdogCountsFromTheStopAndDiesOnce(t *testing.T) {
 		a := r.of(testApp(t, Config{DrainInterval: 3 * time.Second, ShutdownGrace: 4 * time.Second, SignalDebounce: Off}, signals))
 		events := a.Events().Subscribe(64)
 		defer events.Close()
-		release := make(chan struct{})
-		wedge(a, release)
+		a.upgrade.turn <- struct{}{} // an upgrade that does not end
 		ended := make(chan error)
 		go func() { ended <- a.Run(context.Background()) }()
 		time.Sleep(time.Hour)
@@ -135,7 +126,7 @@ func TestWatchdogCountsFromTheStopAndDiesOnce(t *testing.T) {
 		if got := r.String(); got != "[70]" {
 			t.Fatalf("exit %v, want one with 70", got)
 		}
-		if got := r.dump.String(); !strings.Contains(got, "giving up on unit wedged to start; exit status 70") || !strings.Contains(got, "wedged).State") {
+		if got := r.dump.String(); !strings.Contains(got, "giving up on an upgrade; exit status 70") || !strings.Contains(got, "serveUntilStop") {
 			t.Errorf("the dump is\n%s", got)
 		}
 		select {
@@ -164,7 +155,7 @@ func TestWatchdogCountsFromTheStopAndDiesOnce(t *testing.T) {
 		if got := r.String(); got != "[70]" {
 			t.Errorf("exit %v, want one with 70", got)
 		}
-		close(release) // a real os.Exit would have ended the process by now
+		<-a.upgrade.turn // a real os.Exit would have ended the process by now
 		<-ended
 	})
 }

@@ -115,6 +115,8 @@ func (l *rogueListener) Close() error {
 	switch l.mode {
 	case "Close panics":
 		panic(l.mode)
+	case "Close exits":
+		runtime.Goexit()
 	case "Close hangs":
 		<-l.release
 	}
@@ -193,6 +195,7 @@ func TestListenerThatHangsOrPanics(t *testing.T) {
 		"Addr panics":        {false, []string{`bind server "http"`, "panic: Addr panics"}},
 		"Addr is nil":        {false, []string{`bind server "http"`, "a *lifecycle_test.rogueListener has no address"}},
 		"Close panics":       {false, []string{"http", "panic: Close panics"}},
+		"Close exits":        {false, []string{"http", "called runtime.Goexit"}},
 		"the address panics": {false, []string{`bind server "http"`, "panic: the address panics"}},
 		"Close hangs":        {true, []string{"http", "abandoned", "rogueListener).Close"}},
 	} {

@@ -184,15 +184,21 @@ func (w *broken) Start(ctx context.Context) error {
 func (w *broken) Stop(context.Context) error { w.RequestStop(nil); w.Finish(nil); return nil }
 
 func (w *broken) State() worker.State {
-	switch state := w.BaseWorker.State(); {
-	case w.mode == "State":
+	if w.mode == "State" {
 		panic("State")
-	case w.mode == "State exits", w.mode == "State of the end exits" && state.Status.Terminal():
-		runtime.Goexit()
-		return state
-	default:
-		return state
 	}
+	return w.BaseWorker.State()
+}
+
+func (w *broken) Status() worker.Status {
+	status := w.BaseWorker.Status()
+	switch {
+	case w.mode == "Status":
+		panic("Status")
+	case w.mode == "Status exits", w.mode == "Status of the end exits" && status.Terminal():
+		runtime.Goexit()
+	}
+	return status
 }
 
 func (w *broken) Done() <-chan struct{} {
@@ -220,13 +226,14 @@ func (w *broken) HoldRestarts() {
 
 func TestWorkerWhoseMethodsPanicOrHang(t *testing.T) {
 	for mode, wants := range map[string][]string{
-		"State":                  {"unit w: ", "State"},
-		"State exits":            {"unit w: State: called runtime.Goexit"},
-		"State of the end exits": {"unit w: State: called runtime.Goexit"},
-		"Done":                   {"unit w: ", "Done"},
-		"Name":                   {"Name: panic", "Name"},
-		"HoldRestarts":           nil,
-		"HoldRestarts panics":    nil,
+		"State":                   nil,
+		"Status":                  {"unit w: ", "Status"},
+		"Status exits":            {"unit w: Status: called runtime.Goexit"},
+		"Status of the end exits": {"unit w: Status: called runtime.Goexit"},
+		"Done":                    {"unit w: ", "Done"},
+		"Name":                    {"Name: panic", "Name"},
+		"HoldRestarts":            nil,
+		"HoldRestarts panics":     nil,
 	} {
 		t.Run(mode, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -237,7 +244,7 @@ func TestWorkerWhoseMethodsPanicOrHang(t *testing.T) {
 				r.signalAfter(time.Second, syscall.SIGTERM)
 				began := time.Now()
 				err := r.Run(t.Context())
-				if strings.HasPrefix(mode, "State") && mode != "State of the end exits" && time.Since(began) >= time.Second {
+				if strings.HasPrefix(mode, "Status") && mode != "Status of the end exits" && time.Since(began) >= time.Second {
 					t.Error("the App went on starting until the signal")
 				}
 				if wants == nil {

@@ -21,7 +21,8 @@ type reloads struct {
 	asked  fsm.Wake        // a SIGHUP requested a reload
 	ctx    context.Context // ends with the drain window; set by Run before anything that reads it
 	cancel context.CancelFunc
-	most   time.Duration // PreStop and the budget of the start
+
+	longestStop time.Duration // PreStop and the budget of the start
 
 	resources Resources // what the functions of OnResize know; guarded by the turn
 
@@ -33,13 +34,6 @@ type reloads struct {
 // keptReloads bounds the outcomes in [Report.Reloads]: a process may live for a
 // year and reload once a minute.
 const keptReloads = 32
-
-// useContext makes the context of the reloads a child of parent and returns its cancel
-// function.
-func (r *reloads) useContext(parent context.Context) (end func()) {
-	r.ctx, r.cancel = context.WithCancel(parent)
-	return r.cancel
-}
 
 // ErrReloadRefused is returned by [App.Reload] and [App.Reconfigure] when the App is
 // not running: it has not started yet, or it already drains.
@@ -63,7 +57,7 @@ type reloader struct {
 // reload starts once the App drains.
 //
 // The context of fn ends after ReloadTimeout, and with the drain window. The App
-// abandons a function that ignores that, and does not call it again before it has
+// abandons a function that ignores that for 100 ms, and does not call it again before it has
 // returned: the log and the report then say that a reload skipped it.
 func (a *App) OnReload(name string, fn func(context.Context) error) *App {
 	a.parts.add("reload", name, missing("OnReload", argument{"function", fn == nil}), func() {
@@ -239,20 +233,23 @@ func (a *App) Reconfigure(cfg Config) (changed, kept []string, err error) {
 		cfg.Name = a.cfg.Name // the name never changes
 	}
 	cfg = cfg.WithDefaults()
-	kept = a.otherToken(&cfg)
+	if a.tokenDiffers(string(cfg.AdminToken)) {
+		kept = []string{"AdminToken"}
+	}
+	cfg.AdminToken = "" // as New does
 	if a.phases.State() != PhaseRunning {
 		return nil, nil, ErrReloadRefused
 	}
 	// Under the lock of the stop, so that the next stop reads all the new times.
-	if !a.stop.unlessBegun(func() { changed, kept, err = a.takeOver(cfg, kept) }) {
+	if !a.stop.unlessRequested(func() { changed, kept, err = a.applyLocked(cfg, kept) }) {
 		return nil, nil, ErrReloadRefused
 	}
 	return changed, kept, err
 }
 
-// takeOver does the work of Reconfigure. The caller holds the lock of a stop that has
-// not begun.
-func (a *App) takeOver(cfg Config, kept []string) (_, _ []string, err error) {
+// applyLocked does the work of Reconfigure. The caller holds the lock of a stop that was
+// not requested.
+func (a *App) applyLocked(cfg Config, kept []string) (_, _ []string, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	var changed []string
@@ -274,7 +271,7 @@ func (a *App) takeOver(cfg Config, kept []string) (_, _ []string, err error) {
 	slice, err := minSlice(times, a.hooks.len())
 	bounds, why := next, "with what stays while the process runs, such as the grace of its pod"
 	if next.TerminationGrace <= 0 && os.Getenv("KUBERNETES_SERVICE_HOST") != "" {
-		bounds.TerminationGrace, why = a.reloads.most, "TerminationGrace was not declared at the start, so a stop may not take longer than it took then"
+		bounds.TerminationGrace, why = a.reloads.longestStop, "TerminationGrace was not declared at the start, so a stop may not take longer than it took then"
 	}
 	if err := errors.Join(bounds.Validate(), err); err != nil {
 		return nil, nil, fmt.Errorf("%s: %w", why, err)
@@ -292,19 +289,15 @@ func (a *App) takeOver(cfg Config, kept []string) (_, _ []string, err error) {
 	return changed, kept, nil
 }
 
-// otherToken removes the admin token from cfg, as New does, and returns its field's
-// name when it differs from the App's token. A Config without a token, as [App.Config]
-// returns it, does not differ.
-func (a *App) otherToken(cfg *Config) (kept []string) {
-	given := string(cfg.AdminToken)
-	cfg.AdminToken = ""
+// tokenDiffers reports whether the admin token of a Config differs from the App's token. A Config
+// without a token, as [App.Config] returns it, does not differ.
+func (a *App) tokenDiffers(given string) bool {
 	if given == "" {
-		return nil
+		return false
 	}
-	if a.token != nil && a.cfg.AdminTokenFile == "" {
-		if token, err := a.token(); err == nil && token == given {
-			return nil
-		}
+	if a.token == nil || a.cfg.AdminTokenFile != "" {
+		return true
 	}
-	return []string{"AdminToken"}
+	token, err := a.token()
+	return err != nil || token != given
 }

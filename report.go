@@ -18,7 +18,8 @@ import (
 )
 
 // Report describes one life of an [App]: why it stopped, how long each phase took,
-// and how each of its parts ended. It is plain data.
+// and how each of its parts ended. It is plain data. In its JSON a duration is a number of
+// nanoseconds.
 type Report struct {
 	Name        string      `json:"name"`
 	Phase       Phase       `json:"phase"`            // the present or last phase
@@ -182,11 +183,11 @@ type exitRecord struct {
 // describe adds the reason, the window, the drainers and the result of the stop.
 func (s *stopRecord) describe(r *Report) {
 	r.Reason = s.why().text()
+	if err := s.runError(); err != nil {
+		r.Error = err.Error() // without the lock: a text may take a second
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.result.err != nil {
-		r.Error = s.result.err.Error()
-	}
 	r.Window, r.CutRequests = s.window, s.cut
 	r.Requested, r.Done, r.ExitStatus = s.t0, s.result.at, s.result.status
 	r.Drainers = slices.Clone(s.drained)
@@ -228,7 +229,7 @@ func (s *Shutdown) outcomes() []Outcome {
 // logReport writes the report as one record.
 func (a *App) logReport() {
 	if !a.log.Enabled(context.Background(), slog.LevelError) {
-		return // the log would drop the record, which takes a while to compose
+		return // the log drops the record at every level, and it takes a while to compose
 	}
 	r := a.Report()
 	a.stop.mu.Lock()

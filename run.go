@@ -101,8 +101,8 @@ func (a *App) Run(parent context.Context) (err error) {
 	base := context.WithValue(asynclog.WithLogger(context.WithoutCancel(parent), a.log), appKey{}, a)
 	a.unitsCtx, a.cancelUnits = context.WithCancelCause(base)
 	defer a.cancelUnits(nil)
-	endReloads := a.reloads.useContext(a.unitsCtx)
-	defer endReloads()
+	a.reloads.ctx, a.reloads.cancel = context.WithCancel(a.unitsCtx)
+	defer a.reloads.cancel()
 	if parent.Err() != nil {
 		a.stopWith(parent)
 	}
@@ -155,7 +155,7 @@ func (a *App) start(group *errgroup.Group) bool {
 	}
 	for i := 0; err == nil && i < len(a.parts.units) && !a.isStopping(); i++ {
 		if err = a.launch(a.parts.units[i], group); err == nil {
-			a.parts.started++
+			a.parts.launched++
 		}
 	}
 	for i := 0; err == nil && i < len(a.parts.units) && !a.isStopping(); i++ {
@@ -230,6 +230,7 @@ func (a *App) serveUntilStop(base context.Context) (skipLinger bool) {
 	a.setWaiting("")
 	a.enter(PhaseRunning, nil)
 	a.log.Info("running", append([]any{"units", len(a.parts.units)}, a.budgetAttrs()...)...)
+	a.warnOfLongStops()
 	if len(a.parts.units) == 0 {
 		a.log.Warn("no unit is registered: the app waits for a signal, the end of the parent context or App.Stop")
 	}
@@ -251,20 +252,13 @@ func (a *App) serveUntilStop(base context.Context) (skipLinger bool) {
 }
 
 // budgetAttrs returns the times of a stop for the log: the whole, its slices, and the stop
-// times of units that declare one. It warns of a unit that declares more than the slice of
-// the units, which all stop at the same time.
+// times of units that declare one.
 func (a *App) budgetAttrs() []any {
 	b := a.times()
 	var declared []string
 	for _, u := range a.parts.units {
-		d := u.stopTime()
-		if d <= 0 {
-			continue
-		}
-		declared = append(declared, fmt.Sprintf("%s %v", u.name, d))
-		if d > b.UnitSlice {
-			a.log.Warn("a unit may take longer to stop than it is sure to have: raise unit_slice and shutdown_grace, or lower the unit's own time",
-				"unit", u.name, "takes", d, "unit_slice", b.UnitSlice, "shutdown_grace", b.Grace)
+		if d := u.stopTime(); d > 0 {
+			declared = append(declared, fmt.Sprintf("%s %v", u.name, d))
 		}
 	}
 	attrs := []any{"stop_at_most", b.Total, "window", b.Window.Max, "requests", b.InFlight(), "unit_slice", b.UnitSlice, "hook_slice", b.HookSlice}
@@ -272,6 +266,18 @@ func (a *App) budgetAttrs() []any {
 		attrs = append(attrs, "units_take", strings.Join(declared, ", "))
 	}
 	return attrs
+}
+
+// warnOfLongStops warns of a unit that declares a longer stop than the slice of the units, which
+// all stop at the same time.
+func (a *App) warnOfLongStops() {
+	b := a.times()
+	for _, u := range a.parts.units {
+		if d := u.stopTime(); d > b.UnitSlice {
+			a.log.Warn("a unit may take longer to stop than it is sure to have: raise unit_slice and shutdown_grace, or lower the unit's own time",
+				"unit", u.name, "takes", d, "unit_slice", b.UnitSlice, "shutdown_grace", b.Grace)
+		}
+	}
 }
 
 // holdRestarts tells every unit that has started to restart nothing any more.
@@ -310,7 +316,7 @@ func (a *App) unitSlice() time.Duration {
 // With skipLinger the servers close without the steps for clients that have not noticed
 // the stop yet.
 func (a *App) teardown(base context.Context, group *errgroup.Group, skipLinger bool) error {
-	end := a.stop.endWindow("")
+	end := a.stop.windowEnded()
 	a.refit(end)
 	end = end.Add(a.budget.Grace)
 	reportsBegin := end.Add(-a.reportSlice())

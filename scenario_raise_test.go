@@ -65,7 +65,7 @@ func raise() int {
 		done := make(chan struct{})
 		a.Actor("work", func() error { raiseNow(); <-done; return nil }, func(error) { close(done) })
 	case "Start":
-		a.Add(newOwnWorker("work", func() { raiseNow() }, nil))
+		a.Add(newOwnWorker("work", func() { raiseNow() }))
 	case "start condition":
 		a.Go("work", func(ctx context.Context) error {
 			raiseNow()
@@ -100,14 +100,14 @@ type raisingListener struct{ net.Listener }
 
 func (l raisingListener) Accept() (net.Conn, error) { raiseNow(); return l.Listener.Accept() }
 
-// ownWorker is a foreign worker that runs the test's functions in Start and State.
+// ownWorker is a foreign worker that runs the test's function in Start.
 type ownWorker struct {
 	worker.BaseWorker
-	inStart, inState func()
+	inStart func()
 }
 
-func newOwnWorker(name string, inStart, inState func()) *ownWorker {
-	w := &ownWorker{inStart: inStart, inState: inState}
+func newOwnWorker(name string, inStart func()) *ownWorker {
+	w := &ownWorker{inStart: inStart}
 	w.Init("own", name)
 	return w
 }
@@ -134,13 +134,6 @@ func (w *ownWorker) Stop(ctx context.Context) error {
 	return nil
 }
 
-func (w *ownWorker) State() worker.State {
-	if w.inState != nil {
-		w.inState()
-	}
-	return w.BaseWorker.State()
-}
-
 // rollback runs an App whose start does not end by itself.
 func rollback() int {
 	a := scenarioApp().OnShutdown("db", sayHook).Go("first", sayUnit)
@@ -151,7 +144,7 @@ func rollback() int {
 			return untilStopped(ctx) // it never calls MarkStarted
 		}, WithStartCondition())
 	case "Start":
-		a.Add(newOwnWorker("slow", func() { hangForEver("slow begins") }, nil))
+		a.Add(newOwnWorker("slow", func() { hangForEver("slow begins") }))
 	case "probe":
 		a.Probe("slow", ProbeFunc(func(ctx context.Context) error {
 			say("slow begins")

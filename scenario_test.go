@@ -295,23 +295,7 @@ func stuck() int {
 		opts = append(opts, WithLogger(slog.New(slog.NewTextHandler(fullPipe(), nil))))
 	}
 	a := scenarioApp(opts...)
-	var stopping atomic.Bool
 	switch what, _, _ := strings.Cut(mode(), "+"); what {
-	case "State while it starts":
-		a.Add(newOwnWorker("wedged", nil, func() { hangForEver("ready to be stuck") }))
-		a.Go("behind", untilStopped)
-	case "State while it stops":
-		a.Add(newOwnWorker("wedged", nil, func() {
-			if stopping.Load() {
-				hangForEver("hangs")
-			}
-		}))
-		a.Go("work", func(ctx context.Context) error {
-			<-a.Reached(PhaseRunning)
-			stopping.Store(true)
-			say("ready to be stuck")
-			return untilStopped(ctx)
-		})
 	case "predicate":
 		a.Go("work", func(ctx context.Context) error {
 			<-a.Reached(PhaseRunning)
@@ -324,7 +308,7 @@ func stuck() int {
 			return untilStopped(ctx)
 		})
 	case "HoldRestarts":
-		a.Add(holder{newOwnWorker("wedged", nil, nil)})
+		a.Add(holder{newOwnWorker("wedged", nil)})
 		a.Go("work", func(ctx context.Context) error {
 			<-a.Reached(PhaseRunning)
 			say("ready to be stuck")

@@ -85,7 +85,7 @@ func (a *App) Serve(name string, srv *http.Server, opts ...ServeOption) *App {
 			a.parts.claimLocked(name, "listener", c.ln)
 			hopts = append(hopts, httpdrain.WithListener(c.ln))
 		}
-		return newServer(name, "http", httpdrain.New(name, srv, a.budget.Goodbye(), hopts...), a)
+		return a.addServer(name, "http", httpdrain.New(name, srv, a.budget.Goodbye(), hopts...))
 	})
 }
 
@@ -119,7 +119,7 @@ func (a *App) GRPC(name string, srv GRPCServer, ln net.Listener, health GRPCHeal
 	return a.addUnit(kindUnit, name, isNil, func() worker.Worker {
 		a.parts.claimLocked(name, "server", srv)
 		a.parts.claimLocked(name, "listener", ln)
-		return newServer(name, "grpc", httpdrain.NewGRPC(name, srv, ln, health, a.budget.Goodbye()), a)
+		return a.addServer(name, "grpc", httpdrain.NewGRPC(name, srv, ln, health, a.budget.Goodbye()))
 	})
 }
 
@@ -148,7 +148,8 @@ type server struct {
 	accepting call.Call // of Serve
 }
 
-func newServer(name, kind string, s drainingServer, a *App) *server {
+// addServer makes the worker of a server and registers it.
+func (a *App) addServer(name, kind string, s drainingServer) *server {
 	w := &server{drainingServer: s}
 	w.Init(kind, name)
 	a.parts.servers = append(a.parts.servers, w)
@@ -174,10 +175,11 @@ func (s *server) State() worker.State {
 
 // Stop closes the listener and every open connection.
 func (s *server) Stop(ctx context.Context) error {
-	if live := s.RequestStop(worker.ErrStopRequested); !live {
-		return s.drainingServer.Close()
-	}
+	live := s.RequestStop(worker.ErrStopRequested)
 	err := s.drainingServer.Close()
+	if !live {
+		return err
+	}
 	select {
 	case <-s.Done():
 	case <-ctx.Done():
@@ -194,8 +196,9 @@ func (s *server) isServing() bool {
 }
 
 // retire takes the server out of service after the window, until ctx ends, and returns
-// the number of cut requests. It calls closed when no client can connect any more.
-// With skipLinger it skips the steps for clients that have not noticed the stop yet.
+// the number of cut requests. It calls closed before it closes connections: after the listener
+// has closed, or at once with skipLinger, which skips the steps for clients that have not noticed
+// the stop yet.
 func (s *server) retire(ctx context.Context, skipLinger bool, closed func()) (cut int, err error) {
 	var closeErr error
 	if skipLinger {

@@ -29,10 +29,10 @@ var ErrHookSkipped = errors.New("skipped: no time was left")
 // defer, with names, deadlines and a log. The hook added last runs first, so the
 // server stops before the database that it uses closes.
 //
-// An [App] has one ([App.OnShutdown]). Shutdown also works without an App. All
-// methods may be called concurrently.
+// An [App] has one ([App.OnShutdown]). Shutdown also works without an App. The zero value is
+// ready to use, and logs nothing. All methods may be called concurrently.
 type Shutdown struct {
-	log *slog.Logger
+	log *slog.Logger // nil logs nothing
 
 	// An App sets these. A Shutdown without one has their zero values.
 	minSlice  time.Duration // reserved for each hook that has not run; 0 lets a hook take all the time that is left
@@ -40,11 +40,12 @@ type Shutdown struct {
 	abandoned func(string)  // told which hook did not return
 	events    *fsm.Dispatcher
 
+	done fsm.Signal // Run has its result
+
 	mu      sync.Mutex // guards the fields below
 	hooks   []namedFunc
 	refused []error
 	began   bool
-	done    chan struct{}
 	err     error
 	results []Outcome
 }
@@ -58,10 +59,7 @@ type namedFunc struct {
 // NewShutdown returns an empty stack. It logs each hook's outcome to log; nil
 // logs nothing.
 func NewShutdown(log *slog.Logger) *Shutdown {
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
-	return &Shutdown{log: log, done: make(chan struct{})}
+	return &Shutdown{log: log}
 }
 
 func (s *Shutdown) len() int {
@@ -102,8 +100,8 @@ func (s *Shutdown) add(name string, fn func(context.Context) error) (late bool) 
 // most shutdowns begin when a context is cancelled.
 //
 // After a hook that fails or panics, Run calls the next one. Run abandons a hook that
-// does not return by its deadline and names it in the error, with the line at which
-// it was blocked. It skips and names hooks for which no time is left. It returns every
+// does not return within 100 ms after its deadline and names it in the error, with the line
+// at which it was blocked. It skips and names hooks for which no time is left. It returns every
 // error, joined, or nil. A second Run waits for the first and returns its result.
 func (s *Shutdown) Run(ctx context.Context, grace time.Duration) error {
 	return s.runUntil(ctx, time.Now().Add(grace))
@@ -113,7 +111,7 @@ func (s *Shutdown) runUntil(ctx context.Context, end time.Time) error {
 	s.mu.Lock()
 	if s.began {
 		s.mu.Unlock()
-		<-s.done
+		<-s.done.Signaled()
 		return s.err
 	}
 	s.began = true
@@ -142,7 +140,7 @@ func (s *Shutdown) runUntil(ctx context.Context, end time.Time) error {
 	s.mu.Lock()
 	s.err = errors.Join(append(errs, s.refused...)...)
 	s.mu.Unlock()
-	close(s.done)
+	s.done.Signal()
 	return s.err
 }
 
@@ -178,12 +176,15 @@ func (s *Shutdown) call(ctx context.Context, h namedFunc, deadline time.Time, sl
 	return out
 }
 
-// settle is the time that a function has to return after its context has ended.
+// settle is the time that a function has to return after its context has ended: 100 ms.
 const settle = call.Settle
 
 // say logs through the handler that the user gave to NewShutdown. A panic in it is
 // lost, and does not keep the next hook from running.
 func (s *Shutdown) say(level slog.Level, text string, args ...any) {
+	if s.log == nil {
+		return
+	}
 	_ = call.Do("log handler", func() error {
 		s.log.Log(context.Background(), level, text, args...)
 		return nil

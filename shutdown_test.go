@@ -240,3 +240,16 @@ type panickingHandler struct{ slog.Handler }
 
 func (panickingHandler) Enabled(context.Context, slog.Level) bool  { return true }
 func (panickingHandler) Handle(context.Context, slog.Record) error { panic("no disk") }
+
+func TestZeroShutdown(t *testing.T) {
+	var s lifecycle.Shutdown
+	ran := 0
+	s.Add("db", func(context.Context) error { ran++; return errBoom })
+	s.Add("", nil)
+	for range 2 {
+		wantErr(t, s.Run(t.Context(), time.Minute), errBoom, "db", "has no name")
+	}
+	if ran != 1 {
+		t.Errorf("the hook ran %d times", ran)
+	}
+}

@@ -126,7 +126,11 @@ func (a *App) watchSignals() (release func()) {
 func (a *App) stopOn(received os.Signal) {
 	err := &SignalError{received}
 	if !a.requestStop(stopRequest{reason: err.Error(), cause: err, signal: err}) {
-		a.log.Info("a signal, and the app is stopping already; one more skips the drain window", "signal", received.String())
+		next := "ends the process"
+		if a.stop.canSkipWindow() {
+			next = "skips the drain window"
+		}
+		a.log.Info("a signal, and the app is stopping already; one more "+next, "signal", received.String())
 	}
 }
 
@@ -182,10 +186,10 @@ func (a *App) keepSockets(n *sdnotify.Notifier) {
 func (a *App) tellServiceManager(p Phase) {
 	if p == PhaseRunning {
 		a.keepSockets(a.notifier.Load())
-	}
-	if p == PhaseRunning && !a.upgrade.announced {
-		a.notifier.Load().Ready(string(p))
-		return
+		if !a.upgrade.announced { // else the old process has said it for this one
+			a.notifier.Load().Ready(string(p))
+			return
+		}
 	}
 	status := string(p)
 	if why := a.stop.why().text(); why != "" {

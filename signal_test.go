@@ -17,34 +17,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/pleme-io/lifecycle-go/worker"
 )
-
-// wedged is a worker whose State does not return until release.
-type wedged struct {
-	worker.BaseWorker
-	release <-chan struct{}
-}
-
-func (w *wedged) Start(ctx context.Context) error {
-	if err := w.Begin(ctx); err != nil {
-		return err
-	}
-	w.MarkRunning()
-	return nil
-}
-
-func (w *wedged) Stop(context.Context) error {
-	w.RequestStop(worker.ErrStopRequested)
-	w.Finish(nil)
-	return nil
-}
-
-func (w *wedged) State() worker.State {
-	<-w.release
-	return w.BaseWorker.State()
-}
 
 // outcomeOf runs an App whose window is an hour and whose hook does not end,
 // sends it SIGTERM after each of the waits, and says how it went.

@@ -301,21 +301,21 @@ func (b *blocked) wait(method string) {
 }
 
 func (b *blocked) State() worker.State   { b.wait("State"); return b.BaseWorker.State() }
+func (b *blocked) Status() worker.Status { b.wait("Status"); return b.BaseWorker.Status() }
 func (b *blocked) Err() error            { b.wait("Err"); return b.BaseWorker.Err() }
 func (b *blocked) Done() <-chan struct{} { b.wait("Done"); return b.BaseWorker.Done() }
 
 // A worker that does not answer does not delay readers of its status for long,
-// and each reader leaves no further goroutine behind. The App itself must know
-// the State at its end and waits for it; the watchdog ends that wait
-// (TestWatchdogEndsAStopThatIsStuck).
+// and each reader leaves no further goroutine behind. The stop does not wait for it either: the
+// worker is in the error, and the hooks run.
 func TestUnitThatDoesNotAnswer(t *testing.T) {
-	for _, method := range []string{"State", "Err", "Done"} {
+	for _, method := range []string{"State", "Status", "Err", "Done"} {
 		t.Run(method, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := newRig(t, lifecycle.Config{})
 				w := &blocked{method: method, release: make(chan struct{})}
 				w.Init("blocked", "w")
-				r.Add(w).Go("good", untilCancelled)
+				r.Add(w).Go("good", untilCancelled).OnShutdown("db", func(context.Context) error { r.mark("db closed"); return nil })
 				r.after(time.Minute, func() {
 					for range 100 {
 						began := time.Now()
@@ -331,20 +331,19 @@ func TestUnitThatDoesNotAnswer(t *testing.T) {
 						t.Errorf("%d goroutines after 100 looks", n)
 					}
 					r.Stop(nil)
-					if method == "State" {
-						close(w.release)
-					}
 				})
 				ended := make(chan error, 1)
 				go func() { ended <- r.Run(context.Background()) }()
 				select {
-				case <-ended:
+				case err := <-ended:
+					wantErr(t, err, nil, "unit w: ")
 				case <-time.After(10 * time.Minute):
 					t.Error("Run does not return")
 				}
-				if method != "State" {
-					close(w.release)
+				if len(r.trail) != 1 {
+					t.Error("the hook did not run")
 				}
+				close(w.release)
 				synctest.Wait()
 			})
 		})

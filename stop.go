@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/fsm"
+	"github.com/pleme-io/lifecycle-go/internal/budget"
 	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/internal/drainwindow"
 	"github.com/pleme-io/lifecycle-go/internal/text"
@@ -103,9 +104,9 @@ func (r stopRequest) text() string {
 	return r.reason + ": " + r.detail.Error()
 }
 
-// ask records a request. first reports whether it is the first, the only one that
-// counts. begin reports whether the stop begins now,
-// at T0. When the request comes before Run, the stop begins with Run.
+// ask records a request. first reports whether no request came before: only the first
+// counts. begin reports whether Run has begun: the caller then begins the stop. When the
+// request comes before Run, the stop begins with Run.
 func (s *stopRecord) ask(req stopRequest) (first, begin bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -188,8 +189,8 @@ func (s *stopRecord) began() time.Time {
 	return s.t0
 }
 
-// unlessBegun calls fn under the lock and returns true, unless a stop was requested.
-func (s *stopRecord) unlessBegun(fn func()) bool {
+// unlessRequested calls fn under the lock and returns true, unless a stop was requested.
+func (s *stopRecord) unlessRequested(fn func()) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.request != nil {
@@ -199,33 +200,43 @@ func (s *stopRecord) unlessBegun(fn func()) bool {
 	return true
 }
 
-// endWindow records how the drain window ended, "" when there was none, and returns
-// the time of its end. Only the first call counts.
-func (s *stopRecord) endWindow(how string) time.Time {
+// endWindow records how the drain window ended, "" when there was none. It is called once.
+func (s *stopRecord) endWindow(how string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.windowEnd.IsZero() {
-		s.window, s.windowEnd = how, time.Now()
-		if how == "" {
-			s.windowEnd = s.t0
-		}
-		s.windowOver.Signal()
+	s.window, s.windowEnd = how, time.Now()
+	if how == "" {
+		s.windowEnd = s.t0
 	}
+	s.windowOver.Signal()
+}
+
+// windowEnded returns when the drain window ended, or the zero time before.
+func (s *stopRecord) windowEnded() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	return s.windowEnd
 }
 
-// setKillTime records EndBy's time and returns T0. It returns the zero time, and records
-// nothing, outside of the window and when an earlier time is known.
-func (s *stopRecord) setKillTime(at time.Time) (t0 time.Time) {
+// setKillTime records EndBy's time and fits the window of b into it. It does nothing outside of
+// the window and when an earlier time is known.
+func (s *stopRecord) setKillTime(at time.Time, b budget.Budget) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	inWindow := !s.t0.IsZero() && s.windowEnd.IsZero()
 	isEarliest := s.killTime.IsZero() || at.Before(s.killTime)
 	if !inWindow || !isEarliest {
-		return time.Time{}
+		return
 	}
 	s.killTime = at
-	return s.t0
+	if d := at.Sub(s.t0); d < b.Total {
+		s.drainWindow.Fit(b.Within(d).Window) // under the lock, so that the earliest of several calls counts
+	}
+}
+
+// canSkipWindow reports whether a window is left to skip, and was not skipped before.
+func (s *stopRecord) canSkipWindow() bool {
+	return !s.windowOver.HasSignaled() && !s.skip.HasSignaled()
 }
 
 // skipWindow ends the wait of the drain window early. It reports false when no
@@ -302,26 +313,34 @@ func (a *App) untilStop() (context.Context, context.CancelFunc) {
 	return ctx, cancel
 }
 
-// collect joins all errors, the primary cause first.
+// primaryCause returns the error whose exit status the process has: the signal with ExitOnSignal,
+// else the request's own error, else that a job was not done.
+func (a *App) primaryCause(req *stopRequest) error {
+	if a.cfg.ExitOnSignal && req.signal != nil {
+		return req.signal
+	}
+	isReplaced := req.successor != 0 // a process that has taken over does the jobs of this one
+	undone := slices.IndexFunc(a.parts.units, (*unit).isUndoneJob)
+	if req.err != nil || undone < 0 || isReplaced {
+		return req.err
+	}
+	why := req.cause
+	if req.signal != nil {
+		why = req.signal
+	}
+	if why == nil {
+		return nil
+	}
+	return fmt.Errorf("job %s was not done: %w", a.parts.units[undone].name, why)
+}
+
+// collect joins all errors, the primary cause first. Run calls it again after its last step, for
+// registrations that came meanwhile.
 func (a *App) collect(hooksErr error) error {
 	s, late := &a.stop, a.parts.lateErrors()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	primary := s.request.err
-	if a.cfg.ExitOnSignal && s.request.signal != nil {
-		primary = s.request.signal
-	}
-	// A process that has taken over does the jobs of this one.
-	isReplaced := s.request.successor != 0
-	if i := slices.IndexFunc(a.parts.units, (*unit).isUndoneJob); i >= 0 && primary == nil && !isReplaced {
-		why := s.request.cause
-		if s.request.signal != nil {
-			why = s.request.signal
-		}
-		if why != nil {
-			primary = fmt.Errorf("job %s was not done: %w", a.parts.units[i].name, why)
-		}
-	}
+	primary := a.primaryCause(s.request)
 	s.unlogged = primary != nil && !s.request.logged
 	s.result.joined = true
 	errs := []error{primary}

@@ -54,19 +54,28 @@ func askUnit[T any](u *unit, method string, fn func() T) (T, error) {
 	return call.Ask(&u.answers, u.name+": "+method, fn)
 }
 
-// state waits for the worker's State and returns it, for decisions. For a function the
-// State has the status alone. A State method that does not return keeps the App in the
-// phase starting; after a stop is requested, the watchdog ends the process. The error
-// says that State panicked or exited its goroutine.
-func (u *unit) state() (s worker.State, err error) {
-	if f, ok := u.Worker.(interface{ Status() worker.Status }); ok && u.isFunction() {
-		return worker.State{Status: f.Status()}, nil
+// statusMethod returns the method that answers with the worker's status, for decisions: its
+// Status, which does not look at children, or else its State.
+func (u *unit) statusMethod() (name string, fn func() worker.Status) {
+	if w, ok := u.Worker.(interface{ Status() worker.Status }); ok {
+		return "Status", w.Status
 	}
-	err = call.Start(u.name+": State", func() error { s = u.State(); return nil }).Wait(nil, 0)
-	if err != nil {
-		return worker.State{Name: u.name, Status: worker.StatusFailed, Error: err.Error()}, err
+	return "State", func() worker.Status { return u.State().Status }
+}
+
+// endStatus returns the status of a worker that has ended. A worker that does not answer within
+// [call.AnswerIn] has failed, with the error.
+func (u *unit) endStatus() (worker.Status, error) {
+	method, ask := u.statusMethod()
+	if u.isFunction() {
+		return ask(), nil
 	}
-	return s, nil
+	var status worker.Status // must not be read before the call has ended
+	asked := call.Start(u.name+": "+method, func() error { status = ask(); return nil })
+	if err := asked.Wait(call.Now(), call.AnswerIn); err != nil {
+		return worker.StatusFailed, err
+	}
+	return status, nil
 }
 
 // shown returns the worker's State for display, with the kind "job" for a job. For a worker
@@ -141,20 +150,19 @@ func (u *unit) stopTime() time.Duration {
 	return d
 }
 
-// lastErr returns the worker's Err, or a substitute when a worker that failed
-// has none. s is its last State.
-func (u *unit) lastErr(s worker.State) error {
+// lastErr returns the worker's Err, or a substitute when a worker that failed has none.
+func (u *unit) lastErr() error {
 	out, err := askUnit(u, "Err", u.Err)
 	if err != nil {
 		return err
 	}
-	if out == nil {
-		if s.Error != "" {
-			return errors.New(s.Error)
-		}
-		return errors.New("it failed and gave no reason")
+	if out != nil {
+		return out
 	}
-	return out
+	if s, err := askUnit(u, "State", u.State); err == nil && s.Error != "" {
+		return errors.New(s.Error)
+	}
+	return errors.New("it failed and gave no reason")
 }
 
 // holdRestarts tells a worker that restarts others, such as a supervisor, to restart none
@@ -251,13 +259,15 @@ func (a *App) awaitStarted(u *unit) {
 		}
 	}
 	waiting := "unit " + u.name + " to start"
-	a.setWaiting(waiting) // first, because a foreign State may not return
+	a.setWaiting(waiting) // first, because a foreign worker may not answer
 	s := a.startStatus(u)
 	if !s.Begun() {
 		a.health.owner.SetGate(StateUnknown, "starting: waiting for "+waiting)
 		a.awaitBegun(u)
 		s = a.startStatus(u)
 	}
+	// A failure stops the App, unless the unit's supervision has given it up. So does the end of an
+	// Actor, and of the last job.
 	failed := s == worker.StatusFailed || s == worker.StatusKilled
 	stopsApp := failed && !u.hasGivenUp() || s.Terminal() && a.endsWith(u)
 	if stopsApp {
@@ -265,13 +275,19 @@ func (a *App) awaitStarted(u *unit) {
 	}
 }
 
-// startStatus returns the status of a unit that starts. A State that panics fails the unit.
+// startStatus returns the status of a unit that starts. A worker that does not answer has not
+// started. A panic in its method fails the unit.
 func (a *App) startStatus(u *unit) worker.Status {
-	s, err := u.state()
-	if err != nil {
-		a.unitFailed(u, s.Status, err)
+	method, ask := u.statusMethod()
+	status, err := askUnit(u, method, ask)
+	switch {
+	case call.Is(err, call.ErrNoAnswer):
+		return worker.StatusStarting
+	case err != nil:
+		a.unitFailed(u, worker.StatusFailed, err)
+		return worker.StatusFailed
 	}
-	return s.Status
+	return status
 }
 
 // awaitBegun waits for the start condition: by the worker's Await, or else by looking at its
@@ -332,8 +348,7 @@ func (a *App) watch(u *unit) {
 		case <-time.After(settle): // a Start that fails during a stop is about to return
 		}
 	}
-	state, stateErr := u.state()
-	status := state.Status
+	status, statusErr := u.endStatus()
 	failed := err != nil || status == worker.StatusFailed || status == worker.StatusKilled
 	if !failed {
 		_ = u.finish(nil)
@@ -345,10 +360,10 @@ func (a *App) watch(u *unit) {
 		return
 	}
 	if err == nil {
-		err = stateErr
+		err = statusErr
 	}
 	if err == nil {
-		err = u.lastErr(state)
+		err = u.lastErr()
 	}
 	a.unitFailed(u, status, err)
 }
@@ -401,24 +416,32 @@ func (a *App) stopUnits(base context.Context, end time.Time) {
 	defer look.Stop()
 	a.terminationLog()
 	for _, u := range a.parts.units {
-		if !u.launched.Load() || !u.isFunction() || u.over.HasSignaled() {
-			continue
-		}
-		for waiting := true; waiting; {
-			select {
-			case <-u.over.Signaled():
-				waiting = false
-			case <-ctx.Done():
-				waiting = false
-				stopInBackground(u)
-			case <-look.C:
-				a.terminationLog()
-			}
+		if u.launched.Load() && u.isFunction() && !a.awaitFunction(ctx, u, look.C) {
+			stopInBackground(u)
 		}
 	}
 	wg.Wait()
 }
 
+// awaitFunction waits for the end of a function until ctx ends, and reports whether it has ended.
+// At each look it rewrites the termination log.
+func (a *App) awaitFunction(ctx context.Context, u *unit, look <-chan time.Time) (ended bool) {
+	for {
+		if u.over.HasSignaled() {
+			return true
+		}
+		select {
+		case <-u.over.Signaled():
+			return true
+		case <-ctx.Done():
+			return false
+		case <-look:
+			a.terminationLog()
+		}
+	}
+}
+
+// stopUnit stops a unit and waits for its end. It abandons a unit that does not end.
 func (a *App) stopUnit(ctx context.Context, u *unit) {
 	// A worker bounds its own Stop. The App waits three times as long for a worker that
 	// breaks its contract.
@@ -433,7 +456,7 @@ func (a *App) stopUnit(ctx context.Context, u *unit) {
 			_ = u.finish(err)
 			return
 		}
-		<-u.over.Signaled() // watch has seen it
+		<-u.over.Signaled() // watch will see it: each of its calls has a bound
 	}
 	if out.err != nil && !call.Is(u.failure(), out.err) {
 		a.log.Error("unit failed to stop", call.Logged(out.err, "unit", u.name, "error", call.Unnamed(u.name, out.err))...)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/fsm"
+	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/internal/handover"
 	"github.com/pleme-io/lifecycle-go/internal/sdsocket"
 )
@@ -122,8 +123,8 @@ func (a *App) upgradeNow(ctx context.Context) (pid int, err error) {
 //   - The App calls give as a shutdown hook, in the order of [App.OnShutdown], when it has it.
 //
 // So for each take that returned nil before that hook there is one give. An error of take fails the
-// start or the upgrade. A give that fails has given nothing. ctx ends with the time of the start, the
-// upgrade or the hook.
+// start or the upgrade. A give that fails has given nothing; one that does not return within 100 ms
+// after the end of ctx stops the App. ctx ends with the time of the start, the upgrade or the hook.
 func (a *App) Exclusive(name string, take, give func(context.Context) error) *App {
 	isNil := missing("Exclusive", argument{"function take", take == nil}, argument{"function give", give == nil})
 	a.parts.add("shutdown hook", name, isNil, func() {
@@ -164,7 +165,7 @@ func (a *App) ListenPacket(network, address string) (net.PacketConn, error) {
 type upgrade struct {
 	turn       chan struct{} // holds a token while an upgrade runs
 	asked      fsm.Wake      // a signal requested an upgrade
-	left       fsm.Signal    // the listeners are closed: new connections reach the new process
+	handedOver fsm.Signal    // the listeners are closed: new connections reach the new process
 	exclusives []*exclusive
 	parent     *handover.Parent               // that this process replaces; nil for none
 	announced  bool                           // the old process tells the service manager that this one is ready
@@ -174,6 +175,9 @@ type upgrade struct {
 	// until it serves, and in an old one from then on.
 	standby atomic.Bool
 }
+
+// errMayGive is in the error of a give that was abandoned.
+var errMayGive = errors.New("it may still give it away")
 
 // exclusive is something that one process can have.
 type exclusive struct {
@@ -191,7 +195,10 @@ func (e *exclusive) call(ctx context.Context, verb string, fn func(context.Conte
 		}
 		return err
 	})
-	if out.err != nil {
+	switch {
+	case out.Result == ResultAbandoned && verb == "give":
+		return fmt.Errorf("give %s: %w; %w", e.name, out.err, errMayGive)
+	case out.err != nil:
 		return fmt.Errorf("%s %s: %w", verb, e.name, out.err)
 	}
 	return nil
@@ -279,7 +286,7 @@ func (a *App) replace(ctx context.Context) (pid int, err error) {
 	if err == nil {
 		child.Release()
 		a.beginStop()
-		<-a.upgrade.left.Signaled()
+		<-a.upgrade.handedOver.Signaled()
 		return child.PID, nil
 	}
 	a.upgrade.child.Store(nil)
@@ -287,17 +294,18 @@ func (a *App) replace(ctx context.Context) (pid int, err error) {
 }
 
 // takeBack takes what was given for an upgrade that has failed with err. Like a reload it ends with
-// the window: a process that stops needs nothing back.
+// the window: a process that stops needs nothing back. It stops the App when this process does not
+// have everything again, or a give that was abandoned may still give it away.
 func (a *App) takeBack(given []*exclusive, err error) error {
 	ctx, cancel := context.WithTimeout(a.reloads.ctx, a.cfg.UpgradeTimeout)
 	defer cancel()
 	slices.Reverse(given) // into the order of the registration
 	backErr := takeAll(ctx, given)
-	if backErr == nil {
-		return err
+	if backErr != nil {
+		err = errors.Join(err, fmt.Errorf("what was given for an upgrade cannot be taken back: %w", backErr))
 	}
-	err = errors.Join(err, fmt.Errorf("what was given for an upgrade cannot be taken back: %w", backErr))
-	if !a.isStopping() {
+	hasAll := backErr == nil && !call.Is(err, errMayGive)
+	if !hasAll && !a.isStopping() {
 		a.fail(err)
 	}
 	return err
@@ -339,7 +347,7 @@ func (a *App) handOverTo(ctx context.Context, child *handover.Child) (given []*e
 	}
 	for _, e := range slices.Backward(a.upgrade.exclusives) {
 		if err := e.call(ctx, "give", e.give, false); err != nil {
-			return given, err
+			return given, err // also when the give was abandoned: takeBack then stops the App
 		}
 		given = append(given, e)
 	}
@@ -441,7 +449,7 @@ func (a *App) awaitTakeover() bool {
 // before that: then the old one serves on. After it only the answer counts, because the old
 // one may leave.
 func (a *App) takeOverFrom(parent *handover.Parent) (died bool, err error) {
-	if !a.stop.unlessBegun(func() { parent.Say(handover.Taken) }) {
+	if !a.stop.unlessRequested(func() { parent.Say(handover.Taken) }) {
 		return false, errStopped
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), a.cfg.UpgradeTimeout)
@@ -498,7 +506,7 @@ func (a *App) handOverServers(ctx context.Context) {
 		wg.Go(func() { a.health.server.HandOver(soon) })
 	}
 	wg.Wait()
-	a.upgrade.left.Signal() // Upgrade returns, and /admin/upgrade answers
+	a.upgrade.handedOver.Signal() // Upgrade returns, and /admin/upgrade answers
 	if a.health.server != nil {
 		a.health.server.AwaitClients(soon)
 	}

@@ -288,3 +288,22 @@ func TestUnusedSlicesBelongToRequests(t *testing.T) {
 		})
 	}
 }
+
+// A time that has passed leaves the stop a second: its hooks still run.
+func TestEndByATimeThatHasPassed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, lifecycle.Config{})
+		r.Serve("http", &http.Server{Handler: untilCut}, lifecycle.WithListener(newPipeListener()))
+		hooked := false
+		r.OnShutdown("hook", func(context.Context) error { hooked = true; return nil })
+		t0 := time.Now().Add(2 * time.Second)
+		r.after(2*time.Second, func() { r.Stop(nil) })
+		r.after(2*time.Second+time.Millisecond, func() { r.EndBy(t0.Add(-time.Minute)) })
+		if err := r.Run(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(t0); took > time.Second || !hooked {
+			t.Errorf("the stop took %v, and the hook ran: %v", took, hooked)
+		}
+	})
+}

@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 
@@ -16,9 +17,11 @@ import (
 // they mean for [Load]; the text of each flag names its variable and its default.
 //
 // Define also adds -config, which names the file, unless the set has a flag of that
-// name. Load derives the prefix of the variables from its path. A program that passes the
-// value of its own -config there gives both calls the same [WithEnvPrefix]. Any other name that the set
-// already has is an error, and Define then adds nothing.
+// name. Any other name that the set already has is an error, and Define then adds nothing.
+//
+// Define and Load derive the prefix of the variables from their path. When a program passes
+// Load the value of its own -config, the two paths differ: then give both calls the same
+// [WithEnvPrefix].
 func Define[T any](set *flag.FlagSet, path string, opts ...Option) error {
 	keys, err := Keys[T](path, opts...)
 	if err != nil {
@@ -44,7 +47,7 @@ func define(set *flag.FlagSet, keys []Key) {
 			"of which a later one wins; none when it is empty")
 	}
 	for _, k := range keys {
-		value := &definedFlag{key: k.Name, bool: k.Type == boolType}
+		value := &definedFlag{key: k.Name, isBool: k.Type == boolType}
 		set.Var(value, strings.TrimPrefix(k.Flag, "-"), k.Usage())
 	}
 }
@@ -64,13 +67,13 @@ func (k Key) Usage() string {
 
 // definedFlag is the value of a flag that Define has added.
 type definedFlag struct {
-	key, text   string
-	given, bool bool
+	key, text     string
+	given, isBool bool
 }
 
 func (f *definedFlag) String() string     { return f.text }
 func (f *definedFlag) Set(s string) error { f.text, f.given = s, true; return nil }
-func (f *definedFlag) IsBoolFlag() bool   { return f.bool }
+func (f *definedFlag) IsBoolFlag() bool   { return f.isBool }
 
 // WithFlagSet takes the flags that [Define] has added to set, in place of os.Args. The
 // program parses set before it calls Load. Other flags and arguments are the program's.
@@ -191,7 +194,7 @@ func (l *loader) checkKeys() error {
 	for _, n := range l.schema.leaves {
 		names = append(names, n.key)
 	}
-	for key := range l.flags {
+	for _, key := range slices.Sorted(maps.Keys(l.flags)) {
 		if !slices.Contains(names, key) {
 			errs = append(errs, &Fault{Source: "flags", Key: key, Problem: "there is no such key in " + l.defaults.Type().String()})
 		}

@@ -3,9 +3,11 @@ package config
 import (
 	"errors"
 	"flag"
+	"fmt"
 	"io"
 	"io/fs"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -152,6 +154,14 @@ func TestFlagsOfAnotherLibrary(t *testing.T) {
 	if _, err := Load[service]("", WithFlags(nil), WithEnviron(nil)); err != nil {
 		t.Error(err)
 	}
+	unknown := map[string]string{}
+	for key := 'a'; key <= 'z'; key++ {
+		unknown[string(key)] = ""
+	}
+	_, err = Load[service]("", WithFlags(unknown), WithEnviron(nil))
+	if lines := strings.Split(fmt.Sprint(err), "\n"); len(lines) != len(unknown) || !slices.IsSorted(lines) {
+		t.Errorf("the errors are not in the order of the keys:\n%v", err)
+	}
 }
 
 // Load reads the values of a foreign koanf as strictly as it reads a store of texts. Without
@@ -215,6 +225,11 @@ func TestReloadFromAStore(t *testing.T) {
 // level is a text of a program's own type.
 type level string
 
+// colour is a number whose text cannot be made.
+type colour int
+
+func (colour) MarshalText() ([]byte, error) { return nil, errors.New("no such colour") }
+
 // The section lifecycle of any map is loaded, with the faults of a file, and the map
 // stays as it is.
 func TestAnyMap(t *testing.T) {
@@ -253,6 +268,10 @@ func TestAnyMap(t *testing.T) {
 		if _, err := load(section); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: error is %v, want one that says %s", section, err, want)
 		}
+	}
+	_, err := Load[service]("", FromMap("settings", map[string]any{"workers": colour(5)}))
+	if want := "settings: workers is no such colour: want a whole number"; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("error is %v, want one that says %s", err, want)
 	}
 	settings := map[string]any{"tags": []string{"a"}, "labels": map[any]any{"a": "b"}}
 	if got, err := Load[service]("", FromMap("settings", settings)); err != nil || got.Labels["a"] != "b" {

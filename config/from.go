@@ -103,9 +103,11 @@ func plainValue(v reflect.Value, text bool, depth int) any {
 		if v.Kind() == reflect.String || v.Kind() == reflect.Pointer && v.IsNil() {
 			break // such as lifecycle.Secret, which does not show its text
 		}
-		if s, err := value.MarshalText(); err == nil {
-			return string(s)
+		s, err := value.MarshalText()
+		if err != nil {
+			return err // which fits no key, so that the fault of the key shows it
 		}
+		return string(s)
 	}
 	switch v.Kind() {
 	case reflect.Pointer:

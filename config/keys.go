@@ -15,9 +15,10 @@ type Key struct {
 	// Env and Flag are its variable and its flag: "SERVICE_LIFECYCLE_DRAIN_INTERVAL",
 	// "-lifecycle.drain-interval".
 	Env, Flag string
-	// Type is the kind of value: "duration", "text", "true or false", "number", "list
-	// of …", "down or serving" for one of several words, or the name of a Go type
-	// that reads itself from text.
+	// Type is the kind of value: "duration", "duration or off", "text", "true or false",
+	// "number", "whole number", "list of …", "map of …", "section" for a struct in a list
+	// or a map, "down or serving" for one of several words, or the name of a Go type that
+	// reads itself from text.
 	Type string
 	// Default is the value without any source, in the form of a file; "" for no value
 	// and for the zero of its type.
@@ -60,6 +61,7 @@ func (l *loader) filled() reflect.Value {
 	return v
 }
 
+// unset returns the setting of every key as it is without any source.
 func (l *loader) unset() []Setting {
 	v := l.filled()
 	all := make([]Setting, len(l.schema.leaves))

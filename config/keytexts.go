@@ -72,7 +72,7 @@ func keyText(field string) string {
 	case "StatuszOff":
 		return "statusz_off removes /statusz from the health address. The page shows the names of units, servers and probes and the texts of their errors to every client that reaches that address. Defaults to false: the health server serves it."
 	case "AdminToken":
-		return "admin_token turns on the operators' endpoints on the health address: the preStop hook, and Suspend and Resume of readiness; see App.Handler. A client that sends it as a bearer token may stop the process. It has 16 to 1024 visible ASCII characters. Defaults to none: the endpoints do not exist."
+		return "admin_token turns on the operators' endpoints on the health address: the preStop hook, Suspend and Resume of readiness, and Upgrade; see App.Handler. A client that sends it as a bearer token may stop the process. It has 16 to 1024 visible ASCII characters. Defaults to none: the endpoints do not exist."
 	case "AdminTokenFile":
 		return "admin_token_file is a file that contains the admin token, in place of admin_token. White space around the token does not count. The file has to exist when New runs. The App reads it again for every request, because a mounted Secret changes. Defaults to none."
 	case "MemoryLimitRatio":

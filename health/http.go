@@ -107,6 +107,7 @@ func (p *plane) without(names []string, req *http.Request) result {
 	p.run(req.Context(), kept)
 	res := p.collect(kept)
 	res.unknown = strange
+	// A plane has passed only with all its checks, also those that this probe excludes.
 	if res.ok && len(out) == 0 && req.Context().Err() == nil {
 		p.reg.passed(p.kind)
 	}

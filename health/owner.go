@@ -141,7 +141,8 @@ func (r *Registry) change(edit func(*condition)) {
 	}
 }
 
-// passed records that a plane has passed.
+// passed ends the startup plane when that has passed, and closes the channel of FirstReady when
+// readiness has.
 func (r *Registry) passed(kind planeKind) {
 	switch kind {
 	case startupPlane:

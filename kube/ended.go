@@ -1,10 +1,13 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
+	"strings"
 	"time"
 )
 
@@ -28,6 +31,7 @@ var ErrNoEnding = errors.New("kube: the pod's status does not have the end of th
 
 // podEnd is the part of a Pod's status (core/v1) that says how its containers ended.
 type podEnd struct {
+	pod
 	Status struct {
 		Phase             string            `json:"phase"`
 		Reason            string            `json:"reason"`
@@ -37,20 +41,26 @@ type podEnd struct {
 }
 
 type containerStatus struct {
+	Name         string         `json:"name"`
 	State        containerState `json:"state"`
 	LastState    containerState `json:"lastState"`
 	RestartCount int            `json:"restartCount"`
 }
 
+// containerState has one life of a container, which runs or has ended; neither for a
+// container that waits.
 type containerState struct {
-	Terminated *struct {
-		Reason     string    `json:"reason"`
-		ExitCode   int       `json:"exitCode"`
-		Signal     int       `json:"signal"`
-		Message    string    `json:"message"`
-		StartedAt  time.Time `json:"startedAt"`
-		FinishedAt time.Time `json:"finishedAt"`
-	} `json:"terminated"`
+	Running    *containerLife `json:"running"`
+	Terminated *containerLife `json:"terminated"`
+}
+
+type containerLife struct {
+	Reason     string    `json:"reason"`
+	ExitCode   int       `json:"exitCode"`
+	Signal     int       `json:"signal"`
+	Message    string    `json:"message"`
+	StartedAt  time.Time `json:"startedAt"`
+	FinishedAt time.Time `json:"finishedAt"`
 }
 
 // maxEndMessage is the part of a termination message that is kept, in bytes.
@@ -58,8 +68,12 @@ const maxEndMessage = 1 << 10
 
 // Ended returns how a process ended: the one that began at started in a pod of the
 // client's namespace. The kubelet keeps the last two ends of a container, and reports one
-// within seconds. Give it to presence.Config.Ended, so that a fleet tells a process that
-// ran out of memory, one that panicked, and one that was evicted apart:
+// within seconds. Of several containers the process belongs to the one that started last
+// before it; of those that started in the same second, to the pod's default container
+// (see [SelfConfig].Container).
+//
+// Give it to presence.Config.Ended, so that a fleet tells a process that ran out of memory,
+// one that panicked, and one that was evicted apart:
 //
 //	presence.Config{Ended: func(ctx context.Context, p presence.Process) (presence.End, error) {
 //		e, err := cluster.Ended(ctx, p.Host, p.StartedAt)
@@ -78,26 +92,49 @@ func (c *Client) Ended(ctx context.Context, pod string, started time.Time) (Endi
 	if err != nil {
 		return Ending{}, err
 	}
+	container, t := p.endOf(started)
+	if t == nil {
+		if p.Status.Phase == "Failed" && p.Status.Reason != "" { // evicted: its containers may have no status
+			return Ending{Reason: p.Status.Reason, ExitStatus: -1, Message: tail(p.Status.Message)}, nil
+		}
+		return Ending{}, fmt.Errorf("%w: %s", ErrNoEnding, o)
+	}
+	e := Ending{Reason: t.Reason, ExitStatus: t.ExitCode, Message: t.Message, Restarts: container.RestartCount}
+	if t.Signal != 0 && e.ExitStatus == 0 {
+		e.ExitStatus = 128 + t.Signal
+	}
+	if p.Status.Reason == "Evicted" && e.Reason != "OOMKilled" {
+		e.Reason, e.Message = p.Status.Reason, p.Status.Message
+	}
+	e.Message = tail(e.Message)
+	return e, nil
+}
+
+// endOf returns the container in which a process began at started, and how that life of the
+// container ended; nil while it runs, and when the kubelet has forgotten it.
+func (p podEnd) endOf(started time.Time) (of containerStatus, end *containerLife) {
+	byDefault, _ := p.main("")
+	nearest := time.Duration(math.MaxInt64)
 	for _, s := range p.Status.ContainerStatuses {
 		for _, state := range []containerState{s.State, s.LastState} {
+			life := cmp.Or(state.Terminated, state.Running)
 			// The kubelet's times have no fractions of a second.
-			t := state.Terminated
-			if t == nil || started.Before(t.StartedAt.Add(-time.Second)) || started.After(t.FinishedAt.Add(time.Second)) {
+			switch {
+			case life == nil || started.Before(life.StartedAt.Add(-time.Second)):
+				continue
+			case life == state.Terminated && started.After(life.FinishedAt.Add(time.Second)):
 				continue
 			}
-			e := Ending{Reason: t.Reason, ExitStatus: t.ExitCode, Message: t.Message, Restarts: s.RestartCount}
-			if t.Signal != 0 && e.ExitStatus == 0 {
-				e.ExitStatus = 128 + t.Signal
+			distance := started.Sub(life.StartedAt).Abs()
+			if distance < nearest || distance == nearest && s.Name == byDefault.Name {
+				of, end, nearest = s, state.Terminated, distance
 			}
-			if p.Status.Reason == "Evicted" && e.Reason != "OOMKilled" {
-				e.Reason, e.Message = p.Status.Reason, p.Status.Message
-			}
-			e.Message = e.Message[max(0, len(e.Message)-maxEndMessage):]
-			return e, nil
 		}
 	}
-	if p.Status.Phase == "Failed" && p.Status.Reason != "" { // evicted: its containers may have no status
-		return Ending{Reason: p.Status.Reason, ExitStatus: -1, Message: p.Status.Message}, nil
-	}
-	return Ending{}, fmt.Errorf("%w: %s", ErrNoEnding, o)
+	return of, end
+}
+
+// tail returns the last maxEndMessage bytes of a message, without half a character.
+func tail(message string) string {
+	return strings.ToValidUTF8(message[max(0, len(message)-maxEndMessage):], "")
 }

@@ -17,6 +17,7 @@ func TestHowAProcessEnded(t *testing.T) {
 	}
 	running := fields{"running": fields{"startedAt": at(20)}}
 	status := func(containers ...any) fields { return fields{"phase": "Running", "containerStatuses": containers} }
+	ended := func(name string, state fields) fields { return fields{"name": name, "state": state} }
 	sidecar := fields{"name": "sidecar", "state": died("Completed", 0, 30, 40), "lastState": fields{}}
 	started := time.Date(2030, 1, 2, 12, 5, 0, 500, time.UTC)
 	for name, tt := range map[string]struct {
@@ -33,10 +34,29 @@ func TestHowAProcessEnded(t *testing.T) {
 		"evicted, without containers":  {fields{"phase": "Failed", "reason": "Evicted", "message": "the node was low on memory"}, Ending{"Evicted", -1, "the node was low on memory", 0}, nil},
 		"long words":                   {status(fields{"state": fields{"terminated": fields{"reason": "Error", "exitCode": 1, "message": strings.Repeat("x", 5000) + "!", "startedAt": at(5), "finishedAt": at(10)}}}), Ending{"Error", 1, strings.Repeat("x", maxEndMessage-1) + "!", 0}, nil},
 		"nothing":                      {fields{}, Ending{}, ErrNoEnding},
+
+		// Here the life of envoy has the beginning of the process too.
+		"a sidecar that started before it": {
+			status(ended("envoy", died("Completed", 0, 1, 40)), ended("web", died("OOMKilled", 137, 5, 10))),
+			Ending{"OOMKilled", 137, "last words of OOMKilled", 0}, nil,
+		},
+		"a sidecar that started in the same second": {
+			status(ended("envoy", died("Completed", 0, 5, 40)), ended("web", died("OOMKilled", 137, 5, 10))),
+			Ending{"OOMKilled", 137, "last words of OOMKilled", 0}, nil,
+		},
+		"it runs, and a sidecar has ended": {
+			status(ended("envoy", died("Completed", 0, 1, 40)), ended("web", fields{"running": fields{"startedAt": at(5)}})),
+			Ending{}, ErrNoEnding,
+		},
+		"long words of the kubelet": {
+			fields{"phase": "Failed", "reason": "Evicted", "message": strings.Repeat("ä", 5000) + "!"},
+			Ending{"Evicted", -1, strings.Repeat("ä", maxEndMessage/2-1) + "!", 0}, nil,
+		},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			f := newFake()
-			f.set(podPath, fields{"status": tt.status})
+			containers := []any{fields{"name": "web"}, fields{"name": "envoy"}}
+			f.set(podPath, fields{"spec": fields{"containers": containers}, "status": tt.status})
 			c, _ := f.client(t)
 			got, err := c.Ended(t.Context(), "web-1", started)
 			if got != tt.want || !errors.Is(err, tt.err) {

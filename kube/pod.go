@@ -43,7 +43,8 @@ type probe struct {
 const defaultContainer = "kubectl.kubernetes.io/default-container"
 
 // main returns the container with this name. Without a name it is the one that the
-// annotation names, or else the first.
+// annotation names, and without an annotation the first. It returns false when the pod has no
+// container of that name.
 func (p pod) main(name string) (container, bool) {
 	if name == "" {
 		name = p.Metadata.Annotations[defaultContainer]
@@ -63,9 +64,9 @@ func (p pod) grace() time.Duration {
 	return 30 * time.Second
 }
 
-// deletedWithin returns the grace with which the pod is being deleted, and whether it
+// deletionGrace returns the grace with which the pod is being deleted, and whether it
 // is. The kubelet gives two seconds at least (minimumGracePeriodInSeconds).
-func (p pod) deletedWithin() (time.Duration, bool) {
+func (p pod) deletionGrace() (time.Duration, bool) {
 	if p.Metadata.DeletionTimestamp == "" || p.Metadata.DeletionGracePeriodSeconds == nil {
 		return 0, false
 	}

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,8 +17,8 @@ import (
 // SelfConfig shapes [Client.Self].
 type SelfConfig struct {
 	// Container is the name of the container in which this process runs. Defaults to the
-	// one that the annotation kubectl.kubernetes.io/default-container names, or else the
-	// first.
+	// one that the annotation kubectl.kubernetes.io/default-container names, and without the
+	// annotation to the first.
 	Container string
 
 	// Strict makes a manifest that does not fit an error: the App does not start.
@@ -38,7 +39,7 @@ const selfName = "kube-self"
 // At the start it reads terminationGracePeriodSeconds of the pod and its probes, and the
 // preStop hook, and checks that a stop fits. When it does not, one log line names each
 // number to change, and the non-critical readiness probe "kube-self" is down, so that
-// the metrics show it (lifecycle_probe_state). The probe follows [App.Reconfigure]. A
+// the metrics show it (lifecycle_probe_state). The probe follows [lifecycle.App.Reconfigure]. A
 // program that cannot read its pod starts all the same; the probe is then unknown.
 //
 // At T0 it reads the grace with which the pod is being deleted: kubectl delete
@@ -109,7 +110,7 @@ func (s *self) fit(ctx context.Context, t0 time.Time) {
 	all.name = ""
 	read, last := false, time.Duration(-1) // the grace of the deletion, -1 before one
 	take := func(p pod) {
-		grace, deleted := p.deletedWithin()
+		grace, deleted := p.deletionGrace()
 		isNews := deleted && (last < 0 || grace < last)
 		switch {
 		case !isNews:
@@ -178,7 +179,8 @@ func (s *self) check(p *pod) error {
 	cfg := s.app.Config()
 	c, found := p.main(s.Container)
 	if !found {
-		return fmt.Errorf("%w: the pod has no container %q", ErrManifest, s.Container)
+		name := cmp.Or(s.Container, p.Metadata.Annotations[defaultContainer])
+		return fmt.Errorf("%w: the pod has no container %q", ErrManifest, name)
 	}
 	var faults []string
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Sprintf(format, args...)) }

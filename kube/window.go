@@ -115,7 +115,7 @@ func (w *window) run(ctx context.Context) error {
 	if err != nil && ctx.Err() == nil {
 		w.why(err)
 	}
-	w.client.Close()
+	w.client.Close() // until the stop, which may be months away, it needs no connection
 	select {
 	case <-w.app.Draining():
 	case <-ctx.Done():
@@ -133,8 +133,14 @@ func (w *window) run(ctx context.Context) error {
 	observe(ctx, w.client, observed[slice]{
 		object: w.endpointSlices(),
 		query:  query,
-		read:   func(ctx context.Context) (string, error) { return w.read(ctx, query) },
-		take:   w.take,
+		read: func(ctx context.Context) (string, error) {
+			version, err := w.read(ctx, query)
+			if err == nil && len(w.had) == 0 {
+				cancel() // no Service has the pod, and none will have it now
+			}
+			return version, err
+		},
+		take: w.take,
 		trouble: func(err error) {
 			trouble = err
 			w.unknown(err)
@@ -153,7 +159,7 @@ func (w *window) unknown(err error) {
 	w.why(err)
 }
 
-// read reads the endpoints as they are.
+// read reads the endpoints as they are, and returns the version from which a watch goes on.
 func (w *window) read(ctx context.Context, query url.Values) (version string, err error) {
 	all, err := list[slice](ctx, w.client, w.endpointSlices(), query)
 	if err != nil {
@@ -174,9 +180,6 @@ func (w *window) read(ctx context.Context, query url.Values) (version string, er
 		}
 	}
 	w.decide()
-	if len(w.had) == 0 {
-		<-ctx.Done() // no Service has the pod, and none will have it now
-	}
 	return all.Metadata.ResourceVersion, nil
 }
 

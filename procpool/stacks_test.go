@@ -50,7 +50,7 @@ func TestTimeoutHasTheStacksOfTheWorker(t *testing.T) {
 	}
 }
 
-// TestStacksThatDoNotComeAreNotWaitedForLong has workers that announce stacks and send
+// TestStacksThatDoNotComeAreNotWaitedFor has workers that announce stacks and send
 // something else, or nothing.
 func TestStacksThatDoNotComeAreNotWaitedFor(t *testing.T) {
 	for _, mode := range []string{"stacks-never", "stacks-complete"} {

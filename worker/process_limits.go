@@ -75,8 +75,9 @@ func WithLimits(l Limits) ProcessOption { return func(p *Process) { p.bounds.lim
 // WithCgroup gives the program a cgroup of its own (cgroups(7)), in a new directory
 // below each of the parents. The worker signals, kills and waits for all processes
 // of the cgroup, in addition to those of the program's group. So a grandchild ends
-// with the program even when it has a session of its own. The [Containment] of the
-// State says what the processes use. When all have ended, the worker removes the
+// with the program even when it has a session of its own. Where the kernel has no
+// cgroup.kill (cgroups v1, Linux before 5.14), a program that forks without end may
+// outrun the kill. The [Containment] of the State says what the processes use. When all have ended, the worker removes the
 // directories.
 //
 // A parent must be delegated to this process: this process may make directories in

@@ -399,8 +399,8 @@ func (d *deployed) change(t *testing.T, to deployment) {
 	pause(t.Context(), 5*time.Second) // kube-proxy may be paused for the last of them
 }
 
-// TestProveRefuses tries bad input on a real cluster: each error names the object and
-// what it lacks, and nothing is touched.
+// TestProveRefuses tries bad input on a real cluster: each error names the object,
+// or is that of kubectl, and nothing is touched.
 func TestProveRefuses(t *testing.T) {
 	full(t)
 	c := onCluster(t)

@@ -17,7 +17,7 @@ import (
 // states stores the values of all workers in one stream with one message for each subject:
 //
 //	$host.state.SLOT.fence       the sequence of this message is the newest fencing token
-//	$host.state.WORKER.kv.KEY    a value that the worker stored
+//	$host.state.w-ID.kv.UID.KEY  a value that the worker stored
 //	$host.state.SLOT.tm.…        a timer, see [storedTimer]
 //
 // The log of the slot has every value first, and [stateCache] brings them here.
@@ -37,7 +37,8 @@ type states struct {
 // its timeout.
 const maxAsking = 128
 
-// headerOp marks a deleted value, as in a key-value bucket.
+// headerOp marks a deleted value, as in a key-value bucket. The mark has no TTL: when it is gone, a
+// server that is killed brings the value back. See [storedTimer].
 const headerOp = "KV-Operation"
 
 // stateWrite is a value that a worker puts or deletes, or a timer that it sets or cancels.

@@ -130,13 +130,13 @@ type audit struct {
 	lost  repeatLog
 }
 
-// storeTime is how long a store may take, for an entry of the audit or the end of a session.
-const storeTime = 5 * time.Second
+// saveTime is how long a store may take, for an entry of the audit or the end of a session.
+const saveTime = 5 * time.Second
 
 // record takes one entry. It runs on when the request's context ends: a caller that
 // hangs up is audited too.
 func (a *audit) record(ctx context.Context, e *operatorv1.AuditEntry) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTime)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), saveTime)
 	defer cancel()
 	e.At = timestamppb.Now()
 	level := slog.LevelInfo

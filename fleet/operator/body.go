@@ -87,17 +87,17 @@ type deadlineWriter struct {
 	out *http.ResponseController
 }
 
-func (p *deadlineWriter) Write(b []byte) (int, error) {
-	_ = p.out.SetWriteDeadline(time.Now().Add(writeTime))
-	return p.ResponseWriter.Write(b)
+func (w *deadlineWriter) Write(b []byte) (int, error) {
+	_ = w.out.SetWriteDeadline(time.Now().Add(writeTime))
+	return w.ResponseWriter.Write(b)
 }
 
-func (p *deadlineWriter) Flush() {
-	_ = p.out.SetWriteDeadline(time.Now().Add(writeTime))
-	p.out.Flush()
+func (w *deadlineWriter) Flush() {
+	_ = w.out.SetWriteDeadline(time.Now().Add(writeTime))
+	w.out.Flush()
 }
 
-func (p *deadlineWriter) Unwrap() http.ResponseWriter { return p.ResponseWriter }
+func (w *deadlineWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 // places bounds how many watches all callers have open at one time, and how many each of them.
 type places struct {
@@ -109,23 +109,23 @@ type places struct {
 }
 
 // take takes a place for a caller, and returns false when there is none.
-func (q *places) take(caller string) bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.held == q.all || q.by[caller] == q.each {
+func (p *places) take(caller string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.held == p.all || p.by[caller] == p.each {
 		return false
 	}
-	q.held++
-	q.by[caller]++
+	p.held++
+	p.by[caller]++
 	return true
 }
 
-func (q *places) give(caller string) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.held--
-	if q.by[caller]--; q.by[caller] == 0 {
-		delete(q.by, caller)
+func (p *places) give(caller string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.held--
+	if p.by[caller]--; p.by[caller] == 0 {
+		delete(p.by, caller)
 	}
 }
 

@@ -24,9 +24,11 @@ import (
 // needs is the role that each method needs, by "Service.Method". A viewer may
 // call the methods that the contract declares free of side effects, except methods that
 // look into a process. methods are the methods by their request messages: each has its own.
-var needs, methods = func() (map[string]Role, map[protoreflect.FullName]method) {
+var needs, methods = methodsOf(operatorv1.Files())
+
+func methodsOf(files []protoreflect.FileDescriptor) (map[string]Role, map[protoreflect.FullName]method) {
 	roles, byRequest := map[string]Role{}, map[protoreflect.FullName]method{}
-	for _, file := range operatorv1.Files() {
+	for _, file := range files {
 		for i := range file.Services().Len() {
 			all := file.Services().Get(i).Methods()
 			for j := range all.Len() {
@@ -48,7 +50,7 @@ var needs, methods = func() (map[string]Role, map[protoreflect.FullName]method) 
 		}
 	}
 	return roles, byRequest
-}()
+}
 
 // method is what a request message says about its call.
 type method struct {

@@ -24,21 +24,22 @@ type Dependency struct {
 	// Name of the service, for people: "NATS".
 	Name string
 	// Check returns nil when the service answers. The server calls it about once a
-	// second, one call at a time, with a limit of 2 s: broker.Broker.Check.
+	// second, one call at a time, with a context that ends after 2 s: broker.Broker.Check.
+	// A call that has not returned 2 s later counts as an error, and the next one may begin.
 	Check func(ctx context.Context) error
 }
 
 // Times of the checks of dependencies.
 const (
-	lookEvery = time.Second
-	lookTime  = 2 * time.Second
+	dependencyEvery = time.Second
+	dependencyTime  = 2 * time.Second
 )
 
 // outage is a dependency that does not answer.
 type outage struct {
 	name  string
 	since time.Time
-	err   error
+	err   error // of the latest check
 }
 
 // dependencies knows which dependencies are away, and since when.
@@ -55,11 +56,11 @@ func (d *dependencies) run(ctx context.Context) {
 	if len(d.list) == 0 {
 		return
 	}
-	every(ctx, lookEvery, func() {
+	every(ctx, dependencyEvery, func() {
 		for _, dep := range d.list {
-			within, cancel := context.WithTimeout(ctx, lookTime)
+			within, cancel := context.WithTimeout(ctx, dependencyTime)
 			begun := time.Now()
-			err := foreign.Within(within, dep.Name, lookTime, func() error { return dep.Check(within) })
+			err := foreign.Within(within, dep.Name, dependencyTime, func() error { return dep.Check(within) })
 			cancel()
 			if ctx.Err() != nil {
 				return
@@ -83,16 +84,18 @@ func every(ctx context.Context, pause time.Duration, do func()) {
 	}
 }
 
-// note records the result of a check. It logs the begin and the end of an outage.
+// note records the result of a check. It logs the start and the end of an outage.
 func (d *dependencies) note(name string, at time.Time, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	was, down := d.away[name]
 	switch {
-	case err != nil && !down:
+	case err != nil && down:
+		d.away[name] = outage{name, was.since, err}
+	case err != nil:
 		d.away[name] = outage{name, at, err}
 		d.log.Warn("operator: a dependency is away; answers are old or say so", "dependency", name, "error", err)
-	case err == nil && down:
+	case down:
 		delete(d.away, name)
 		d.log.Info("operator: the dependency is back",
 			"dependency", name, "was_away", time.Since(was.since).Round(time.Second))
@@ -111,7 +114,7 @@ func (d *dependencies) outages() (list []outage) {
 	return list
 }
 
-// asOf returns the time up to which the server knows everything: now, or the begin of the
+// asOf returns the time up to which the server knows everything: now, or the start of the
 // oldest outage.
 func (d *dependencies) asOf() time.Time {
 	at := time.Now()
@@ -183,14 +186,14 @@ type repeatLog struct {
 // repeatEvery is how often a failure that repeats is logged.
 const repeatEvery = time.Minute
 
-func (p *repeatLog) warn(log *slog.Logger, what string, err error, args ...any) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.times++
+func (l *repeatLog) warn(log *slog.Logger, what string, err error, args ...any) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.times++
 	text := fmt.Sprint(err)
-	if text == p.last && time.Since(p.at) < repeatEvery {
+	if text == l.last && time.Since(l.at) < repeatEvery {
 		return
 	}
-	log.Warn(what, append(args, "error", err, "times", p.times)...)
-	p.last, p.at, p.times = text, time.Now(), 0
+	log.Warn(what, append(args, "error", err, "times", l.times)...)
+	l.last, l.at, l.times = text, time.Now(), 0
 }

@@ -160,7 +160,8 @@ func withDetails(err *connect.Error, reason string, metadata map[string]string, 
 	return err
 }
 
-// wire turns any error into the one that the caller gets.
+// wire turns any error into the one that the caller gets. It logs an error that the caller must not
+// see, and gives the caller the number of that line.
 func wire(ctx context.Context, log *slog.Logger, action string, err error) error {
 	var ours *Error
 	var ready *connect.Error

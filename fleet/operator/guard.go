@@ -44,9 +44,9 @@ func (s *Server) guard(next http.Handler) http.Handler {
 			return
 		}
 		remote := s.clientAddr(r)
-		r = r.WithContext(context.WithValue(r.Context(), remoteKey{}, remote)) // a copy
-		if s.cfg.Auth != nil {
-			r.RemoteAddr = remote
+		r = r.WithContext(context.WithValue(r.Context(), remoteKey{}, remote))
+		if s.cfg.Auth != nil { // without it onLoopback needs the address of the connection
+			r.RemoteAddr = remote // r is a copy
 		}
 		if s.isPublic(r) {
 			next.ServeHTTP(w, r)
@@ -203,12 +203,12 @@ func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err error) {
 		s.ui.Refuse(w, httpStatus(err), client.Message(err))
 		return
 	}
-	writeRefusal(w, r, err)
+	s.writeRefusal(w, r, err)
 }
 
 // writeRefusal answers a refused request in the request's own protocol.
-func writeRefusal(w http.ResponseWriter, r *http.Request, err error) {
-	err = wire(r.Context(), nil, "", err)
+func (s *Server) writeRefusal(w http.ResponseWriter, r *http.Request, err error) {
+	err = wire(r.Context(), s.log, "", err)
 	if connect.CodeOf(err) == connect.CodeUnauthenticated {
 		w.Header().Set("WWW-Authenticate", `Bearer realm="lifecycle"`)
 	}

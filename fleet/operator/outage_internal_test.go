@@ -3,6 +3,7 @@ package operator
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -78,4 +79,38 @@ func TestProcessIsShownWhileNATSIsAway(t *testing.T) {
 			}
 		}
 	})
+}
+
+// An outage began with its first failed check, and has the reason of the latest.
+func TestOutageHasTheLatestReason(t *testing.T) {
+	d := &dependencies{
+		list: []Dependency{{Name: "NATS"}},
+		log:  slog.New(slog.DiscardHandler),
+		away: map[string]outage{},
+	}
+	began, latest := time.Now(), errors.New("authorization violation")
+	d.note("NATS", began, errors.New("connection refused"))
+	d.note("NATS", began.Add(time.Second), latest)
+	if got := d.outages(); len(got) != 1 || got[0] != (outage{"NATS", began, latest}) {
+		t.Errorf("%v", got)
+	}
+}
+
+// A refusal for an error that no part of the server has made for callers is logged, and the caller
+// gets the number of that line.
+func TestRefusalOfAnyError(t *testing.T) {
+	var log strings.Builder
+	s, err := New(Config{Workers: struct{ Workers }{}, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close(t.Context())
+	w := httptest.NewRecorder()
+	s.refuse(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/workers", nil), errors.New("the disk is full"))
+	if text := w.Body.String(); w.Code != 500 || strings.Contains(text, "disk") || !strings.Contains(text, "incident") {
+		t.Errorf("%d %s", w.Code, text)
+	}
+	if !strings.Contains(log.String(), "the disk is full") {
+		t.Errorf("the log is %q", log.String())
+	}
 }

@@ -303,15 +303,15 @@ func (e *explainer) finish(r *http.Request) {
 
 // serveEvents serves the watches as server-sent events. Each has at most one parameter.
 func (s *Server) serveEvents(mux *http.ServeMux) {
-	serveWatch(mux, "GET /watch/workflows/{type}", "id", "ID", workflowService{s}.watch,
+	serveWatch(s, mux, "GET /watch/workflows/{type}", "id", "ID", workflowService{s}.watch,
 		func(r *http.Request, id string) (*operatorv1.WatchRequest, error) {
 			return &operatorv1.WatchRequest{Type: r.PathValue("type"), Id: id}, nil
 		})
-	serveWatch(mux, "GET /watch/processes", "id", "ID", processService{s}.watch,
+	serveWatch(s, mux, "GET /watch/processes", "id", "ID", processService{s}.watch,
 		func(_ *http.Request, id string) (*operatorv1.WatchProcessesRequest, error) {
 			return &operatorv1.WatchProcessesRequest{Id: id}, nil
 		})
-	serveWatch(mux, "GET /watch/workers/{id}/logs", "tail", "N", workerService{s}.follow,
+	serveWatch(s, mux, "GET /watch/workers/{id}/logs", "tail", "N", workerService{s}.follow,
 		func(r *http.Request, tail string) (*operatorv1.FollowWorkerLogsRequest, error) {
 			n, err := strconv.ParseInt(cmp.Or(tail, "0"), 10, 32)
 			if err != nil {
@@ -328,22 +328,22 @@ type event interface {
 
 // serveWatch serves one watch. It has one parameter, whose value is described by form.
 func serveWatch[R any, E event](
-	mux *http.ServeMux, pattern, parameter, form string,
+	s *Server, mux *http.ServeMux, pattern, parameter, form string,
 	watch func(ctx context.Context, req R, send func(E) error) error,
 	request func(r *http.Request, value string) (R, error),
 ) {
 	mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 		value, err := only(r, parameter, parameter+"="+form)
 		if err != nil {
-			writeRefusal(w, r, err)
+			s.writeRefusal(w, r, err)
 			return
 		}
 		req, err := request(r, value)
 		if err != nil {
-			writeRefusal(w, r, err)
+			s.writeRefusal(w, r, err)
 			return
 		}
-		sse(w, r, func(send func(string, proto.Message) error) error {
+		s.sse(w, r, func(send func(string, proto.Message) error) error {
 			return watch(r.Context(), req, func(m E) error {
 				kind := strings.TrimPrefix(m.GetKind().String(), "KIND_")
 				return send(strings.ToLower(kind), m)
@@ -368,7 +368,9 @@ func only(r *http.Request, name, form string) (string, error) {
 
 // sse serves one watch as events whose data is the message as JSON. An error before
 // the first event is an ordinary response; a later one is the event "error".
-func sse(w http.ResponseWriter, r *http.Request, watch func(send func(event string, m proto.Message) error) error) {
+func (s *Server) sse(
+	w http.ResponseWriter, r *http.Request, watch func(send func(event string, m proto.Message) error) error,
+) {
 	out := http.NewResponseController(w)
 	begun := false
 	write := func(event string, data []byte) error {
@@ -394,7 +396,7 @@ func sse(w http.ResponseWriter, r *http.Request, watch func(send func(event stri
 		return
 	}
 	if !begun {
-		writeRefusal(w, r, err)
+		s.writeRefusal(w, r, err)
 		return
 	}
 	data, jsonErr := json.Marshal(map[string]string{

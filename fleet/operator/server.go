@@ -301,8 +301,9 @@ func (s *Server) HTTPServer() *http.Server {
 	}
 }
 
-// Close ends every watch and waits for their sources. Use it as a shutdown hook. A
-// second call does nothing.
+// Close ends every watch and waits for their sources, and up to 2 s for a Check of a
+// Dependency. It does not use its context, and always returns nil. Use it as a shutdown
+// hook. A second call does nothing.
 func (s *Server) Close(context.Context) error {
 	s.stop()
 	s.work.Wait()

@@ -156,7 +156,7 @@ func (l *sessions) end(r *http.Request) (s session, everywhere bool) {
 	}
 	l.rememberEnd(s)
 	if l.ends != nil {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), storeTime)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), saveTime)
 		defer cancel()
 		if err := l.ends.End(ctx, s.ID); err != nil {
 			l.log.Error("operator: a session has ended on this replica only",

@@ -25,7 +25,7 @@ func (a fleet) checkWrites(ctx context.Context) error { return a.f.CheckWrites(c
 // Times of the looks at the store.
 const (
 	storeEvery  = 5 * time.Second  // between two looks
-	lookStore   = 5 * time.Second  // for one look
+	storeTime   = 5 * time.Second  // for one look
 	missingTime = 10 * time.Second // a server that has just started may not know all of its streams yet
 	lostShown   = 24 * time.Hour   // how long a loss is shown
 	stallTime   = 2 * time.Minute  // a consumer that finishes nothing for this long stands still
@@ -35,8 +35,8 @@ const (
 )
 
 // store looks at the streams of the fleet at regular times, and remembers what it needs to say
-// what has changed: which were lost, which consumers stand still, and which backlogs grow. What
-// happened before the server's start it does not know.
+// what has changed: which were lost, which consumers stand still, and which backlogs grow. It does not
+// know what happened before the server started.
 type store struct {
 	area storing
 	away func() bool // reports whether a dependency is away
@@ -88,10 +88,10 @@ func (w *store) run(ctx context.Context) {
 
 // look looks at all streams, and finds out whether a write is taken.
 func (w *store) look(ctx context.Context) {
-	within, cancel := context.WithTimeout(ctx, lookStore)
+	within, cancel := context.WithTimeout(ctx, storeTime)
 	defer cancel()
 	list, listErr := w.area.streams(within)
-	writing, end := context.WithTimeout(ctx, lookStore)
+	writing, end := context.WithTimeout(ctx, storeTime)
 	defer end()
 	refused := w.area.checkWrites(writing)
 	if ctx.Err() != nil || w.away() {
@@ -183,7 +183,8 @@ func (s *knownStream) noteConsumers(now time.Time) {
 			k = &knownConsumer{moved: now}
 		}
 		failsAgain := c.Again > 0 && c.Host == "" // the same messages, while no other waits; those of a host become dead letters
-		if c.Pending == 0 && !failsAgain || c.Paused || c.Floor != k.floor || left < k.left {
+		hasNothingToDo := c.Pending == 0 && !failsAgain || c.Paused
+		if hasFinishedSome := c.Floor != k.floor || left < k.left; hasNothingToDo || hasFinishedSome {
 			k.moved = now
 		}
 		k.floor, k.left = c.Floor, left

@@ -53,12 +53,12 @@ func serveStream[M any](
 	if !who.Until.IsZero() && who.Until.Before(until) {
 		until = who.Until
 	}
-	sending := make(chan struct{}, 1) // one message at a time
+	var sending sync.Mutex // one message at a time
 	put := func(m M) error {
-		sending <- struct{}{}
-		defer func() { <-sending }()
+		sending.Lock()
+		defer sending.Unlock()
 		if err := send(m); err != nil { // the caller hung up, or did not read for longer than a write may take
-			return Errorf(connect.CodeCanceled, ReasonStreamOver, "", "the caller does not read: %v", err)
+			return Errorf(connect.CodeCanceled, ReasonStreamOver, "", "a message of the watch cannot be sent: %v", err)
 		}
 		return nil
 	}

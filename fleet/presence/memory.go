@@ -10,8 +10,8 @@ import (
 )
 
 // memory returns the memory of this process's container: what is in use, without files
-// that the kernel may drop at once, as the kubelet counts it. Without a limit it is what the
-// process itself uses. file has the limit, "" for none.
+// that the kernel may drop at once, as the kubelet counts it. Without a limit, and in a
+// container of cgroups version 1, it is what the process itself uses. file has the limit, "" for none.
 func memory() (m Memory, file string) {
 	limit, file, err := cgroup.MemoryLimit(os.DirFS("/"))
 	if err != nil || limit <= 0 {

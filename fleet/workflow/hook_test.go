@@ -387,10 +387,45 @@ func TestStatusOfAHook(t *testing.T) {
 	}
 	stream, err := r.js.Stream(ctx, "KV_MISSIONS_HOOKS")
 	must(t, err)
-	mark, err := stream.GetLastMsgForSubject(ctx, fmt.Sprintf("$KV.MISSIONS_HOOKS.dead.%x.test.%d", survey, letters[0].Revision))
+	left, err := stream.GetLastMsgForSubject(ctx, fmt.Sprintf("$KV.MISSIONS_HOOKS.dead.%x.test.%d", survey, letters[0].Revision))
+	if !errors.Is(err, jetstream.ErrMsgNotFound) {
+		t.Errorf("a letter that was discarded leaves %v, %v", left, err)
+	}
+}
+
+// TestRemovedLettersStayGone kills the server of a hook whose letter was discarded. The letter had
+// replaced another one, which a server that starts again would bring back.
+func TestRemovedLettersStayGone(t *testing.T) {
+	cluster := brokertest.StartCluster(t, 1)
+	b := brokertest.Connect(t, broker.Config{
+		URL:     cluster.URL(),
+		Buckets: []jetstream.KeyValueConfig{missionsBucket, workflow.HookBucket("MISSIONS")},
+		Streams: []jetstream.StreamConfig{missionsJournal},
+	})
+	r := hooked(t, b, workflow.Hook{Attempts: 1, Replay: true, Do: func(context.Context, workflow.Reaction) error {
+		return errors.New("no")
+	}})
+	ctx := testContext(t)
+	r.create(t, "m1", "planning")
+	rec, err := r.record(ctx, "m1")
 	must(t, err)
-	if mark.Header.Get("Nats-TTL") == "" {
-		t.Errorf("the mark of a discarded letter stays for ever, where each list of the letters reads it: %v", mark.Header)
+	kv, err := r.js.KeyValue(ctx, "MISSIONS_HOOKS")
+	must(t, err)
+	_, err = kv.PutString(ctx, fmt.Sprintf("dead.%x.test.%d", survey, rec.Revision), `{"id": "of a journal before"}`)
+	must(t, err)
+	stop := r.hooks(t)
+	brokertest.Await(t, "the letter of m1", func() bool {
+		letters, err := r.DeadLetters(ctx, survey, "test")
+		return err == nil && len(letters) == 1 && letters[0].Revision == rec.Revision
+	})
+	stop()
+	must(t, r.Discard(ctx, survey, "test", rec.Revision))
+	cluster.Kill(0)
+	cluster.Start(0)
+	brokertest.Await(t, "the server answers", func() bool { _, err := r.missions.Get(ctx, "m1"); return err == nil })
+	letters, err := r.DeadLetters(ctx, survey, "test")
+	if err != nil || len(letters) > 0 {
+		t.Errorf("there is again the letter %+v, %v", letters, err)
 	}
 }
 

@@ -1,6 +1,7 @@
 // Package asynclog puts a queue in front of a slog.Handler. When the reader of
 // the log is slow, gone or stuck, log lines are lost, and the goroutine that logs
-// does not wait.
+// does not wait. Only the handler's Enabled runs on that goroutine. A panic of the
+// handler loses its record alone.
 package asynclog
 
 import (
@@ -34,8 +35,8 @@ type record struct {
 }
 
 // New returns a logger that writes to log, and its queue. Records go through the
-// queue from Start until Close has ended it; before and after that they go to log
-// directly. Use each queue once.
+// queue from Start until Close has ended it. Before and after that they go to log directly,
+// and the goroutine that logs waits. Use each queue once.
 func New(log *slog.Logger) (*slog.Logger, *Queue) {
 	q := &Queue{records: make(chan *record, size), closing: make(chan struct{}), ended: make(chan struct{})}
 	return slog.New(&handler{q, log.Handler()}), q
@@ -139,7 +140,7 @@ func (h *handler) Enabled(ctx context.Context, l slog.Level) (on bool) {
 
 func (h *handler) Handle(ctx context.Context, r slog.Record) error {
 	if h.q.put(&record{h.to, context.WithoutCancel(ctx), r.Clone()}) {
-		return h.to.Handle(ctx, r)
+		return call.Do("log handler", func() error { return h.to.Handle(ctx, r) })
 	}
 	return nil
 }

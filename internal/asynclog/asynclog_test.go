@@ -184,3 +184,15 @@ func BenchmarkLog(b *testing.B) {
 		log.Info("line", "a", 1)
 	}
 }
+
+// A handler that panics does not end the goroutine that logs, also before Start and after Close.
+func TestHandlerThatPanicsWithoutTheQueue(t *testing.T) {
+	open := make(chan struct{})
+	close(open)
+	log, q := asynclog.New(slog.New(gate{slog.DiscardHandler, open}))
+	rec := slog.NewRecord(time.Time{}, slog.LevelInfo, "panic", 0)
+	_ = log.Handler().Handle(t.Context(), rec)
+	q.Start()
+	q.Close(time.Minute)
+	_ = log.Handler().Handle(t.Context(), rec)
+}

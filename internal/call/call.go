@@ -61,14 +61,14 @@ func GoUnder(ctx context.Context, name string, passPanics bool, fn func() error,
 	}()
 }
 
-// run calls fn and then ended, even when fn exits its goroutine or, with guard, panics. Goexit
+// run calls fn and then ended, even when fn exits its goroutine or, with catches, panics. Goexit
 // runs the deferred calls and nothing after them, so only a deferred call sees every end
 // of fn.
-func run(name string, fn func() error, ended func(error), guard bool) {
+func run(name string, fn func() error, ended func(error), catches bool) {
 	var err error
 	returned := false
 	defer func() {
-		if !guard && !returned {
+		if !catches && !returned {
 			if v := recover(); v != nil {
 				panic(v) // the trace has the frames of fn, which were not unwound yet
 			}
@@ -78,7 +78,7 @@ func run(name string, fn func() error, ended func(error), guard bool) {
 		}
 		ended(err)
 	}()
-	if guard {
+	if catches {
 		defer catch(name, &err) // deferred directly: recover works in the deferred function only
 	}
 	err = Keep(name, fn())
@@ -171,8 +171,6 @@ func (c *Call) Ended() (bool, error) {
 // function may be about to return. When the call has not ended by then, Wait abandons it: it
 // returns an [*AbandonedError] with the stack of the goroutine. The goroutine goes on until
 // the function returns by itself; after that, Ended returns the result.
-//
-// With a nil over it waits without a bound.
 func (c *Call) Wait(over <-chan struct{}, patience time.Duration) error {
 	done := c.Done()
 	select {

@@ -89,7 +89,7 @@ func TestVersions(t *testing.T) {
 }
 
 // The new process goes on when the old one has gone, and ends when it says something else.
-func TestExchange(t *testing.T) {
+func TestAwaitGo(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	greet := fmt.Sprintf("%s %d %d\n", greeting, Version, os.Getpid())
@@ -119,7 +119,7 @@ func TestExchange(t *testing.T) {
 			p.Say(Taken)
 			died, err := p.Await(ctx, Go)
 			if died != tt.died || (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
-				t.Errorf("Exchange returns %v, %v, want %v, %q", died, err, tt.died, tt.want)
+				t.Errorf("Await returns %v, %v, want %v, %q", died, err, tt.died, tt.want)
 			}
 		})
 	}
@@ -132,7 +132,7 @@ func TestExchange(t *testing.T) {
 		time.AfterFunc(10*time.Millisecond, cancel)
 		p.Say(Taken)
 		if died, err := p.Await(soon, Go); died || err == nil {
-			t.Errorf("Exchange returns %v, %v", died, err)
+			t.Errorf("Await returns %v, %v", died, err)
 		}
 	})
 }

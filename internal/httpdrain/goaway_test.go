@@ -241,7 +241,7 @@ type lateConn struct{ net.Conn }
 func (c lateConn) Write(p []byte) (int, error) {
 	n, err := c.Conn.Write(p)
 	if strings.HasSuffix(string(p), askForAck) {
-		time.Sleep(settle / 2)
+		time.Sleep(actTime / 2)
 	}
 	return n, err
 }

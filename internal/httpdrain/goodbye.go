@@ -3,7 +3,8 @@ package httpdrain
 import "time"
 
 // BeginDrain begins the drain, at T0. From now on the server puts Connection: close into
-// HTTP/1.x responses to requests that arrive. After GoAwayAfter it tells handlers that watch.
+// HTTP/1.x responses to requests that arrive. After GoAwayAfter, or half of the window if that is
+// less, it tells handlers that watch.
 //
 // The window ends with EndWindow, not by itself: window says when the caller expects that, so
 // that the server can spread its notices to handlers. Before Bind there are no clients. A
@@ -23,7 +24,8 @@ func (s *Server) BeginDrain(now time.Time, window time.Duration) {
 		return
 	}
 	after := min(s.cfg.GoAwayAfter, window/2)
-	s.goodbyeTimer = time.AfterFunc(time.Until(now.Add(after)), func() { s.spreadGoodbye((window - after) * 3 / 4) })
+	noticeSpan := (window - after) * 3 / 4 // the last quarter is for handlers to end
+	s.goodbyeTimer = time.AfterFunc(time.Until(now.Add(after)), func() { s.spreadGoodbye(noticeSpan) })
 }
 
 // sayGoodbyeLocked closes the channel of Goodbye. It reports whether it was open.

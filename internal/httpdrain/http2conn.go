@@ -19,9 +19,12 @@ const (
 	// ackWait is how long a client with open streams has to acknowledge the first GOAWAY, as
 	// in gRPC. Clients do so at once, unless they are starved.
 	ackWait = 5 * time.Second
-	// settle is how long a client that has acknowledged the first GOAWAY may take to act on
+	// actTime is how long a client that has acknowledged the first GOAWAY may take to act on
 	// it: Node acknowledges before its program hears of it.
-	settle = 250 * time.Millisecond
+	actTime = 250 * time.Millisecond
+	// goodbyesWithin is how long a stop waits for clients in both steps. It is less than ackWait: a
+	// client that does not acknowledge has less time at a stop.
+	goodbyesWithin = 2*goAwayWait + goAwayWait/10
 )
 
 // The frames of a goodbye (RFC 9113, sections 6.7 and 6.8).
@@ -148,8 +151,8 @@ func (h *http2Conn) checkUnused() {
 // client had time, and has left a frame unfinished, so that the implementation cannot be told.
 func (h *http2Conn) checkUnusedLocked() (closes bool) {
 	step := h.step.Load()
-	isDecided := step == asked || step == waiting || step == said
-	if h.closed || h.limit == 0 || isDecided {
+	goodbyeGoesOn := step == asked || step == waiting || step == said
+	if h.closed || h.limit == 0 || goodbyeGoesOn {
 		return false
 	}
 	next := h.limit
@@ -231,7 +234,7 @@ func (h *http2Conn) awaitClient(wait time.Duration) {
 func (h *http2Conn) acknowledged() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.awaitClientLocked(settle)
+	h.awaitClientLocked(actTime)
 	h.hasAcknowledged = h.hasAcknowledged || h.step.Load() == waiting
 }
 

@@ -235,12 +235,10 @@ func (s *Server) openHTTP2() (open []*http2Conn) {
 }
 
 // awaitGoodbyes waits until every client on HTTP/2 has been told in both steps, or until
-// ctx is done: after net/http's Shutdown a response would say goodbye in one step. It waits
-// about two seconds at most for clients that do not acknowledge the first step, which is
-// less time than they have otherwise. A client that cannot be told even then keeps its
-// connection until its open requests end.
+// ctx is done: after net/http's Shutdown a response would say goodbye in one step. A client that
+// cannot be told within goodbyesWithin keeps its connection until its open requests end.
 func (s *Server) awaitGoodbyes(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, 2*goAwayWait+goAwayWait/10)
+	ctx, cancel := context.WithTimeout(ctx, goodbyesWithin)
 	defer cancel()
 	open := s.openHTTP2()
 	for _, h := range open {

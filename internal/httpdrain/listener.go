@@ -48,7 +48,7 @@ type listener struct {
 	mu        sync.Mutex // guards everything below
 	accepting bool       // an accept loop has come
 	retiring  bool
-	left      bool // closeWhenQuiet has left it open
+	leftOpen  bool // by closeWhenQuiet
 	done      bool // released is closed
 
 	kernelRefuses bool // the kernel refuses new connections
@@ -211,9 +211,9 @@ func (l *listener) beginRetiring() (told bool) {
 
 func (l *listener) closeBelow() error {
 	l.closeOnce.Do(func() {
-		// The listener is foreign code: a panic would leave net/http's lock held.
+		defer close(l.closed) // also when the listener, which is foreign code, ends the goroutine
+		// A panic would leave net/http's lock held.
 		l.closeErr = call.Do("close the listener", l.Listener.Close)
-		close(l.closed)
 	})
 	return l.closeErr
 }
@@ -232,8 +232,8 @@ func (l *listener) Close() error {
 }
 
 // closeWhenQuiet waits until nothing was accepted for AcceptQuiet, counted from
-// the window's end or from the last connection, and for half of the time since T0, and
-// retires the listener; at the latest after AcceptMax, or when ctx is done. When a look into
+// the window's end or from the last connection, and for as long as that connection came after
+// T0, and retires the listener; at the latest after AcceptMax, or when ctx is done. When a look into
 // the queue may wait and connections are open, it leaves the listener open: the listener may be
 // at a limit, with more connections waiting in the kernel. For a shared listener it does not
 // wait at all, because its connections go to the next process.
@@ -246,7 +246,8 @@ func (l *listener) closeWhenQuiet(ctx context.Context, t0, windowEnd time.Time, 
 		last := l.tracker.at(l.tracker.lastAccept.Load())
 		due := later(windowEnd, last).Add(cfg.AcceptQuiet)
 		if !t0.IsZero() && last.After(t0) && cfg.AcceptQuiet > 0 {
-			due = later(due, last.Add(last.Sub(t0))) // a slow balancer may need as long again for its next connection
+			sinceT0 := last.Sub(t0) // a slow balancer may need as long again for its next connection
+			due = later(due, last.Add(sinceT0))
 		}
 		if due.After(limit) {
 			due = limit
@@ -281,15 +282,15 @@ func (l *listener) leaveOpen() bool {
 	served, _ := l.tracker.count()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.left = l.lookWaits && served > 0 && !l.retiring
-	return l.left
+	l.leftOpen = l.lookWaits && served > 0 && !l.retiring
+	return l.leftOpen
 }
 
 // wasLeftOpen reports whether closeWhenQuiet has left the listener open.
 func (l *listener) wasLeftOpen() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.left
+	return l.leftOpen
 }
 
 // isTLS reports whether ln is what tls.NewListener returns.

@@ -64,7 +64,7 @@ func TestGoodbyesConformToTheModel(t *testing.T) {
 						continue
 					}
 					note(0, "first")
-					time.AfterFunc(within(settle/2), func() { close(heard) })
+					time.AfterFunc(within(actTime/2), func() { close(heard) })
 				case f.flags&flagEndStream != 0:
 					note(0, "answers")
 				}

@@ -243,8 +243,7 @@ var errNotRegular = errors.New("it is not a regular file")
 // process itself was suspended does not count.
 func (f *File) within(fn func() error) error {
 	err := call.Start("the volume", fn).Wait(call.Now(), patience)
-	var abandoned *call.AbandonedError
-	if errors.As(err, &abandoned) {
+	if _, isAbandoned := call.As[*call.AbandonedError](err); isAbandoned {
 		f.stuck.Store(true)
 		return fmt.Errorf("the volume did not answer in %v", patience)
 	}

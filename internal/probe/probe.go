@@ -58,7 +58,7 @@ func (e *TimeoutError) Error() string {
 // Unwrap returns the error that the check returned in the end.
 func (e *TimeoutError) Unwrap() error { return e.Err }
 
-// Round cuts a duration to a tenth of its unit, for people: 3.2s, 15.1ms.
+// Round rounds a duration to a tenth of its unit, for people: 3.2s, 15.1ms.
 func Round(d time.Duration) time.Duration {
 	for unit := time.Second; unit > time.Nanosecond; unit /= 1000 {
 		if d >= unit {

@@ -7,9 +7,8 @@ import (
 	"time"
 )
 
-// Watcher calls a function for each signal of a process, as the signal's meaning demands. Reload,
-// Upgrade and Further are called on the goroutine that reads the signals and must not block. First
-// has a goroutine of its own.
+// Watcher reads signals and calls Reload, Upgrade, First or Further for each. All but First run on
+// the goroutine that reads and must not block.
 type Watcher struct {
 	Stops, Reloads, Upgrades <-chan os.Signal // signals of the process
 
@@ -40,11 +39,12 @@ func (w Watcher) Start() (stop func()) {
 			case given, ok := <-w.Given:
 				if !ok {
 					w.Given = nil // no more will come
+					continue
 				}
 				s = given
 			}
 			if s == nil {
-				continue
+				continue // the program has sent a nil
 			}
 			if s == w.UpgradeSignal {
 				w.Upgrade()

@@ -68,9 +68,9 @@ func summary(root string) (string, error) {
 		if found.Broken != "" {
 			return "", fmt.Errorf("%s: %s does not hold", model, found.Broken)
 		}
-		rows = append(rows, []string{"[" + model + ".pml](" + model + ".pml)", found.States, found.Took})
+		rows = append(rows, []string{"[" + model + ".pml](" + model + ".pml)", found.States})
 	}
-	return pages.Table([]string{"model", "states", "time"}, rows), nil
+	return pages.Table([]string{"model", "states"}, rows), nil
 }
 
 // counterexamples returns the mutants of a model, with the shortest counterexample of each.

@@ -1,6 +1,6 @@
 /* Hosted workers: from a commit to its outputs. The page: docs/reference/guarantees/host.md#h9.
  *
- * The code: fleet/host/relay.go (publish, isPublished, messageIDs), partition.go (claim, replay, holds). host.pml has what is
+ * The code: fleet/host/relay.go (publish, isPublished, read), partition.go (claim, replay, holds). host.pml has what is
  * before it: that a message is committed once.
  *
  * Size: two hosts that claim the slot three times; one of them commits one output. A host may be killed, or stand still for any
@@ -44,7 +44,7 @@ end:
 		:: link == mine -> confirmed[me] = 2 /* it took a while */
 		fi }
 	:: atomic { state[me] == running && unsent && maybe && since > HALF && !read[me] -> read[me] = 1; there = published;
-		printf("@ host%d -> stream: looks for the output\n", me) } /* messageIDs */
+		printf("@ host%d -> stream: looks for the output\n", me) } /* target.read */
 	:: atomic { state[me] == running && unsent && read[me] && there -> unsent = false }
 	:: atomic { read[me] > HALF -> 
 #ifdef MUTANT_age                    /* what was read in the stream is of use for half of the window */

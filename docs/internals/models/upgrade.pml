@@ -1,6 +1,6 @@
 /* The upgrade of a process to a new one. The page: docs/reference/guarantees/app.md#r47.
  *
- * The code: upgrade.go (replace, handOverTo, takeAll, awaitTakeover), internal/handover (Start, Await, End, Exchange, awaitEnd),
+ * The code: upgrade.go (replace, handOverTo, takeAll, awaitTakeover), internal/handover (Start, Await, End, awaitEnd),
  * stop.go (askAfter), exit.go (die).
  *
  * Size: one upgrade, and one thing that only one process can have (App.Exclusive). The new process may fail or be killed at any

@@ -53,7 +53,7 @@ type Process struct {
 	Counts *UnitCounts `protobuf:"bytes,17,opt,name=counts,proto3" json:"counts,omitempty"`
 	// What is wrong with it, the worst first.
 	Findings []*Finding `protobuf:"bytes,18,rep,name=findings,proto3" json:"findings,omitempty"`
-	// The memory of its container, or without a limit its own; 0 when it is not known.
+	// The memory of its container (cgroups version 2), otherwise its own; 0 when it is not known.
 	MemoryBytes      int64 `protobuf:"varint,19,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
 	MemoryLimitBytes int64 `protobuf:"varint,20,opt,name=memory_limit_bytes,json=memoryLimitBytes,proto3" json:"memory_limit_bytes,omitempty"` // The memory that its container may have; 0 when there is no limit, or it is not known.
 	// Its latest restarts of units, newest first, at most 20.
@@ -787,7 +787,7 @@ type Event struct {
 	ExitStatus int32 `protobuf:"varint,13,opt,name=exit_status,json=exitStatus,proto3" json:"exit_status,omitempty"`
 	// How many events a "dropped" stands for.
 	Count int64 `protobuf:"varint,14,opt,name=count,proto3" json:"count,omitempty"`
-	// Of "lost", and of an end that the next life of the process tells in its "joined": when the
+	// Of "exit" and "lost", and of an end that the next life tells in its "joined": when the
 	// life that has ended began, by the process's clock.
 	Life          *timestamppb.Timestamp `protobuf:"bytes,15,opt,name=life,proto3" json:"life,omitempty"`
 	unknownFields protoimpl.UnknownFields

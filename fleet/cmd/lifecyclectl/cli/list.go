@@ -119,7 +119,7 @@ func listOf(answer proto.Message) protoreflect.List {
 
 // WatchFlag adds --watch to a list that the command looks at again and again.
 func WatchFlag(cmd *cobra.Command, watch *bool) {
-	cmd.Flags().BoolVarP(watch, "watch", "w", false, "then show every change; it looks every 2 s")
+	cmd.Flags().BoolVarP(watch, "watch", "w", false, "then show what has changed, every 2 s")
 }
 
 // List is a list that a command shows once, or with --watch again and again.
@@ -162,7 +162,7 @@ func (l List[M]) items(answer proto.Message) (items []M) {
 	return items
 }
 
-// watch shows the list and then every change.
+// watch shows the list and then what has changed, at each look.
 func (l List[M]) watch(c *Call) error {
 	out := c.Rows(append([]string{"SEEN"}, l.Head...), append([]int{20}, l.Widths...)...)
 	if l.Plain {

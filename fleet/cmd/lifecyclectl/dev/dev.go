@@ -29,7 +29,7 @@ import (
 )
 
 // Main makes this program able to run code in children. Call it first in main: in a
-// child it runs code and never returns.
+// child it runs code and never returns. Python is not here: its child is the system's python3.
 func Main() { isolate.Main(starlark.New(), js.New(), wasm.New()) }
 
 // Result is what a message causes. Of a message that failed it has no effects.
@@ -186,8 +186,8 @@ func (t Timer) String() string {
 }
 
 // Fire handles the timer that is due first, as a host does when its time has come. The
-// clock of the timers then shows this time, and no time passes. It returns a nil Result when
-// no timer is set.
+// clock of the timers then shows this time, and no time passes. A timer whose message fails is
+// gone; a host would try it again. Fire returns a nil Result when no timer is set.
 func (r *Runner) Fire(ctx context.Context) (Timer, *Result) {
 	var first *Timer
 	for _, of := range r.timers {

@@ -72,7 +72,7 @@ func list() *cobra.Command {
 	f.BoolVar(&req.Problems, "problems", false, "only those with which something is wrong")
 	f.StringVar(&req.Sort, "sort", "service", "`order`: service, problems or started")
 	f.IntVar(&limit, "limit", 0, "at most `N`; 0 is all")
-	f.BoolVarP(&follow, "watch", "w", false, "then show every change; it looks every 2 s")
+	f.BoolVarP(&follow, "watch", "w", false, "then show what has changed, every 2 s")
 	cmd.MarkFlagsMutuallyExclusive("watch", "limit")
 	cmd.MarkFlagsMutuallyExclusive("watch", "sort")
 	return cmd
@@ -96,7 +96,7 @@ func get() *cobra.Command {
 		}
 		return c.Write(p, func(t *output.Table) { processTable(t, p) })
 	})
-	cmd.Flags().BoolVarP(&follow, "watch", "w", false, "then show every change; it looks every 2 s")
+	cmd.Flags().BoolVarP(&follow, "watch", "w", false, "then show what has changed, every 2 s")
 	return cmd
 }
 

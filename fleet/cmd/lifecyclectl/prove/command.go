@@ -120,6 +120,7 @@ func runLoad() *cobra.Command {
 	return &cobra.Command{
 		Use:    Command + " PLAN",
 		Short:  "Send the requests of a proof; prove runs it as a Job",
+		Args:   cli.Words("PLAN"),
 		Hidden: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return load.Command(cmd.Context(), args[0], cmd.OutOrStdout())

@@ -84,7 +84,8 @@ func readGrants(text []byte) (map[string]busGrant, error) {
 
 var (
 	tenantName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,100}$`)
-	// busSubject has neither quotes nor backslashes, which mean something in the configuration.
+	// busSubject has neither quotes nor backslashes, which mean something in the configuration, and
+	// no $ in its first token, as the server's own subjects have.
 	busSubject = regexp.MustCompile(`^[^\s"'\\$.{}\[\]]+(\.[^\s"'\\.{}\[\]]+)*$`)
 )
 

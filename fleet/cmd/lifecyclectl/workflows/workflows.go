@@ -51,12 +51,12 @@ etag for --if-match of a transition or a patch.`,
 		if err != nil {
 			return err
 		}
-		if follow {
+		if follow { // the watch shows the entity itself: the call above says when there is none
 			return watchEntities(c, &operatorv1.ListEntitiesRequest{Type: c.Args[0]}, c.Args[1])
 		}
 		return c.Write(e, func(t *output.Table) { entityTable(t, e) })
 	})
-	cmd.Flags().BoolVarP(&follow, "watch", "w", false, "then show every change, as watch does")
+	cmd.Flags().BoolVarP(&follow, "watch", "w", false, "then show what has changed, as watch does")
 	return cmd
 }
 
@@ -107,8 +107,8 @@ func list() *cobra.Command {
 		Use:   "list TYPE",
 		Short: "List the entities of a workflow",
 		Long: `List the entities of a workflow, sorted by id: all of them, unless a flag filters.
-With --watch it then shows every change of an entity that the flags select, and that one
-is not selected any more.`,
+With --watch it then shows what has changed of the entities that the flags select, and that
+one is not selected any more.`,
 		Example: `  lifecyclectl list drone-survey --active
   lifecyclectl list drone-survey --phase flying --match org=acme --updated 1h
   lifecyclectl list drone-survey --selector phase=flying,org=acme --watch
@@ -146,7 +146,7 @@ is not selected any more.`,
 	f.DurationVar(&updated, "updated", 0, "only those that changed within the last `time`, such as 90s or 2h")
 	f.StringVarP(&selector, "selector", "l", "", "only those for which `terms` hold: phase=PHASE and FIELD=VALUE, with commas")
 	f.IntVar(&limit, "limit", 0, "at most `N`; 0 is all")
-	f.BoolVarP(&follow, "watch", "w", false, "then show every change, as watch does")
+	f.BoolVarP(&follow, "watch", "w", false, "then show what has changed, as watch does")
 	cmd.MarkFlagsMutuallyExclusive("watch", "limit")
 	return cmd
 }
@@ -201,8 +201,11 @@ func definitions() *cobra.Command {
 		Aliases: []string{"types"},
 		Short:   "List the workflows, or show one: its phases, and the number of entities in each",
 	}, cli.OfWorkflow, func(c *cli.Call) error {
-		if len(c.Args) > 0 && !watch {
-			return showDefinition(c)
+		if len(c.Args) > 0 {
+			d, err := c.Workflows.GetDefinition(c.Context(), &operatorv1.GetDefinitionRequest{Type: c.Args[0]})
+			if err != nil || !watch {
+				return c.Answer(d, err, func(t *output.Table) { definitionTable(t, d) })
+			}
 		}
 		return cli.List[*operatorv1.Definition]{
 			Head:   []string{"TYPE", "ENTITIES", "DEGRADED", "BUCKET", "PHASES"},
@@ -229,11 +232,6 @@ func definitions() *cobra.Command {
 	return cmd
 }
 
-func showDefinition(c *cli.Call) error {
-	d, err := c.Workflows.GetDefinition(c.Context(), &operatorv1.GetDefinitionRequest{Type: c.Args[0]})
-	return c.Answer(d, err, func(t *output.Table) { definitionTable(t, d) })
-}
-
 func definitionTable(t *output.Table, d *operatorv1.Definition) {
 	t.Head("PHASE", "ENTITIES", "NEXT")
 	for _, p := range d.GetPhases() {
@@ -256,8 +254,8 @@ func definitionTable(t *output.Table, d *operatorv1.Definition) {
 func watch() *cobra.Command {
 	return cli.Command(&cobra.Command{
 		Use:   "watch TYPE [ID]",
-		Short: "Show the entities of a workflow, or one, and then every change",
-		Long: `Show the entities of a workflow, or one, and then every change, until it is
+		Short: "Show the entities of a workflow, or one, and then what changes",
+		Long: `Show the entities of a workflow, or one, and then what changes, until it is
 interrupted. It looks every 2 s. When an entity has changed more than once since, only
 the last change is shown. It waits for a server that is away, and shows nothing twice.
 
@@ -268,7 +266,7 @@ With -o json each change is one line with "kind" and "entity".`,
 }
 
 // watchEntities shows the entities that the request selects, or the one with the id, and
-// every change.
+// what changes.
 func watchEntities(c *cli.Call, req *operatorv1.ListEntitiesRequest, id string) error {
 	out := c.Rows([]string{"AT", "ID", "PHASE", "ETAG"}, 20, 24, 14, 6)
 	show := func(kind operatorv1.WatchResponse_Kind, e *operatorv1.Entity, cells ...any) error {
