@@ -41,7 +41,7 @@ type Event struct {
 	Life time.Time `json:"life,omitzero"`
 
 	// Waited is how long the event waited in its process. The broker's time minus this is
-	// when it happened, also when the process's clock is wrong.
+	// when it happened, also when the process's clock is wrong. In JSON it is in nanoseconds.
 	Waited time.Duration `json:"waited,omitempty"`
 
 	once string    // an id that the journal takes only once, "" for none

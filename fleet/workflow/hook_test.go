@@ -5,12 +5,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/pleme-io/lifecycle-go/fleet/broker"
@@ -500,4 +502,60 @@ func TestHookLosesTheAnswerToItsProgress(t *testing.T) {
 	if got := reacted.of("a"); got != "[>planning planning>flying]" {
 		t.Errorf("the reactions are %s", got)
 	}
+}
+
+// TestAGivenUpReactionIsToldOnce has a server that takes no dead letter at first. The log tells the
+// reaction once, when the letter is stored.
+func TestAGivenUpReactionIsToldOnce(t *testing.T) {
+	b := hookServer(t)
+	ctx := testContext(t)
+	stream, err := b.JetStream().Stream(ctx, "KV_MISSIONS_HOOKS")
+	must(t, err)
+	withoutLetters := stream.CachedInfo().Config
+	withoutLetters.Subjects = []string{"$KV.MISSIONS_HOOKS.state.>"}
+	_, err = b.JetStream().UpdateStream(ctx, withoutLetters)
+	must(t, err)
+	var refused atomic.Int64
+	refuse, err := b.Conn().Subscribe("$KV.MISSIONS_HOOKS.dead.>", func(m *nats.Msg) {
+		refused.Add(1)
+		_ = m.Respond([]byte(`{"error":{"code":503,"err_code":10077,"description":"it takes none"}}`))
+	})
+	must(t, err)
+
+	told := lineCounter{text: "a hook has given up a reaction"}
+	m := workflow.NewManager(b.JetStream(), slog.New(slog.NewTextHandler(&told, nil)))
+	t.Cleanup(func() { must(t, m.Close()) })
+	never := func(context.Context, workflow.Reaction) error { return errors.New("no") }
+	must(t, m.Register(survey, newMission, table, workflow.WithJournal(),
+		workflow.WithHook(workflow.Hook{Name: "test", Replay: true, Attempts: 1, Backoff: quick, Do: never})))
+	must(t, m.Create(ctx, &Mission{ID: "m1", State: "flying"}))
+	background(t, m.Hooks)
+	brokertest.Await(t, "the letter to be refused again", func() bool { return refused.Load() > 2 })
+	if n := told.n.Load(); n != 0 {
+		t.Errorf("the log tells the reaction %d times before its letter is stored", n)
+	}
+	must(t, refuse.Unsubscribe())
+	_, err = b.JetStream().UpdateStream(ctx, stream.CachedInfo().Config)
+	must(t, err)
+	brokertest.Await(t, "the letter", func() bool {
+		letters, err := m.DeadLetters(ctx, survey, "test")
+		must(t, err)
+		return len(letters) == 1 && told.n.Load() > 0
+	})
+	if n := told.n.Load(); n != 1 {
+		t.Errorf("the log tells the reaction %d times, want once", n)
+	}
+}
+
+// lineCounter counts the lines of a log that have a text.
+type lineCounter struct {
+	text string
+	n    atomic.Int64
+}
+
+func (c *lineCounter) Write(line []byte) (int, error) {
+	if strings.Contains(string(line), c.text) {
+		c.n.Add(1)
+	}
+	return len(line), nil
 }
