@@ -35,13 +35,13 @@ type Event struct {
 	ExitStatus int    `json:"exitStatus,omitempty"`
 	Count      int64  `json:"count,omitempty"` // of events that were dropped, or of restarts
 
-	// Life is when the life that has ended began, by its process's clock: that of a process that
-	// was lost, and in "joined" that of the life before, whose end From, ExitStatus and Cause
+	// Life is when the life that has ended began, by its process's clock: in "exit" and "lost"
+	// that of the process, and in "joined" that of the life before, whose end From, ExitStatus and Cause
 	// describe. So an end that only the next life knows is told, however late that begins.
 	Life time.Time `json:"life,omitzero"`
 
 	// Waited is how long the event waited in its process. The broker's time minus this is
-	// when it happened, also when the process's clock is wrong.
+	// when it happened, also when the process's clock is wrong. In JSON it is in nanoseconds.
 	Waited time.Duration `json:"waited,omitempty"`
 
 	once string    // an id that the journal takes only once, "" for none
