@@ -154,6 +154,10 @@ func (a *App) Actor(name string, execute func() error, interrupt func(error)) *A
 // finish or stop by itself; a failure stops the App. A worker that was started
 // before is an error.
 //
+// The App decides by the worker's Status method, which a worker.BaseWorker has, or else by its
+// State. A worker that has ended and does not answer within a second has failed. While it starts,
+// no answer means that it has not started.
+//
 // A worker with a method StopTime() time.Duration says how long its Stop may take by the
 // times that it was given, and 0 when they have their defaults, which give way to the time
 // that an App has. The App logs these times when it is running, and warns of one that is

@@ -444,7 +444,7 @@ func (a *announcer) leave(ctx context.Context) error {
 // noteEnd writes the end of the process into the journal.
 func (a *announcer) noteEnd(ctx context.Context) {
 	report := a.app.Report()
-	e := a.event(Event{Kind: "exit", From: string(report.Phase)})
+	e := a.event(Event{Kind: "exit", From: string(report.Phase), Life: began(report)})
 	e.To, e.Cause = describeEnd(report)
 	if e.To != EndClean {
 		e.ExitStatus = cmp.Or(report.ExitStatus, 1)
@@ -452,8 +452,9 @@ func (a *announcer) noteEnd(ctx context.Context) {
 	a.journal.add(e)
 	err := a.journal.flush(ctx, a.event(Event{}))
 	// A server answers and cannot write, for example while it still removes the files of a
-	// journal that was deleted: the hook has time to ask again.
-	for err != nil && !natserr.Away(err) && a.sleep(ctx, pace) {
+	// journal that was deleted: the hook has time to ask again. Any other error, as for a
+	// journal of another fleet, would come again.
+	for natserr.Code(err) != 0 && !natserr.Away(err) && a.sleep(ctx, pace) {
 		err = a.journal.flush(ctx, a.event(Event{}))
 	}
 	if err != nil {

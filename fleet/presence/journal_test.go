@@ -198,6 +198,55 @@ func TestTombstone(t *testing.T) {
 	}
 }
 
+// A process that is killed and started again under its id disappears once in each life. A life
+// that says its end has no tombstone, also when the next one has announced itself before, and
+// neither has a life that comes back.
+func TestEachLifeOfAnIDHasItsTombstone(t *testing.T) {
+	js := nats(t)
+	cfg := presence.Config{TTL: 4 * time.Second, Every: 200 * time.Millisecond, ID: "same"}
+	f := open(t, js, cfg)
+	l := &log{seen: map[string]int{}, gone: map[string]int{}}
+	attend(t, f, l)
+	attend(t, f, &log{seen: map[string]int{}, gone: map[string]int{}})
+	const killed = "s.killed"
+	begin := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	entry := func(life int) string {
+		began := begin.Add(time.Duration(life) * time.Minute).Format(time.RFC3339)
+		return string(presence.Entry(killed, []byte(`{"id":"s.killed","service":"s","startedAt":"`+began+
+			`","status":{"report":{"phase":"running","phases":[{"entered":"`+began+`"}]}}}`)))
+	}
+	for life := range 3 {
+		announce(t, js, l, killed, entry(life))
+	}
+	_, id, stopOld := start(t, js, cfg, nil)
+	brokertest.Await(t, "the old life", l.is(func() bool { return l.seen[id] > 0 }))
+	start(t, js, cfg, nil)
+	brokertest.Await(t, "the begin of the new life", func() bool {
+		return len(events(t, f, presence.EventQuery{Process: id, Kinds: []string{"joined"}})) == 2
+	})
+	if err := stopOld(); err != nil {
+		t.Error(err)
+	}
+	lost := func() (lives []int) {
+		for _, e := range events(t, f, presence.EventQuery{Kinds: []string{"lost"}}) {
+			if e.Process != killed {
+				t.Errorf("%s has a tombstone: %s", e.Process, e.Cause)
+			}
+			lives = append(lives, int(e.Life.Sub(begin)/time.Minute))
+		}
+		slices.Sort(lives)
+		return lives
+	}
+	brokertest.Await(t, "the tombstones", func() bool { return len(lost()) >= 3 })
+	time.Sleep(cfg.TTL * 4 / 3) // by then a tombstone of another life would be there
+	if lives := lost(); !slices.Equal(lives, []int{0, 1, 2}) {
+		t.Errorf("the lives %v have tombstones", lives)
+	}
+	if !l.is(func() bool { return l.gone[killed] == 1 })() {
+		t.Error("the watch does not see one end of the id")
+	}
+}
+
 // While NATS is away no process ends. The only server restarts and loses the bucket:
 // after that no process that lives has a tombstone, and none has left the list.
 func TestOutageBuriesNoProcess(t *testing.T) {

@@ -126,7 +126,7 @@ func (w *journalWriter) store(ctx context.Context, list []pendingEvent) (rest []
 			"journal", w.cfg.Journal, "error", err)
 	}
 	list = slices.DeleteFunc(list, func(x pendingEvent) bool {
-		return x.event.Kind == "lost" && ends[x.event.Process].After(x.event.seen)
+		return x.event.Kind == "lost" && ends[lifeOf(x.event)].After(x.event.seen)
 	})
 	for i, x := range list {
 		x.event.Waited += time.Since(x.since)
@@ -140,12 +140,18 @@ func (w *journalWriter) store(ctx context.Context, list []pendingEvent) (rest []
 	return nil, refused, nil
 }
 
-// ends returns when processes have ended, by the journal: all that have since the last announcement of
+// life names a life of a process.
+type life struct{ process, began string }
+
+// lifeOf returns the life that an event "exit" or "lost" ends.
+func lifeOf(e Event) life { return life{e.Process, e.Life.UTC().Format(time.RFC3339Nano)} }
+
+// ends returns when lives have ended, by the journal: all that have since the last announcement of
 // one in the list that was lost. A reader that was cut off does not see that the process has removed
 // its entry, or that another reader has noted it as lost.
 func (w *journalWriter) ends(
 	ctx context.Context, journal *eventlog.Log, list []pendingEvent,
-) (map[string]time.Time, error) {
+) (map[life]time.Time, error) {
 	var seen []time.Time
 	for _, x := range list {
 		if x.event.Kind == "lost" {
@@ -155,13 +161,13 @@ func (w *journalWriter) ends(
 	if len(seen) == 0 {
 		return nil, nil
 	}
-	ends := make(map[string]time.Time)
+	ends := make(map[life]time.Time)
 	q := EventQuery{Kinds: []string{"exit", "lost"}, Since: slices.MinFunc(seen, time.Time.Compare), Limit: 1000}
 	for {
 		page, next, err := eventsOf(ctx, journal, w.cfg, q)
 		for _, e := range page {
-			if e.At.After(ends[e.Process]) {
-				ends[e.Process] = e.At
+			if e.At.After(ends[lifeOf(e)]) {
+				ends[lifeOf(e)] = e.At
 			}
 		}
 		if next == 0 || err != nil {

@@ -3,6 +3,7 @@ package presence
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -29,7 +30,8 @@ type Change = stream.Item[Process]
 //
 // It writes into the journal which processes disappeared without a word: since when, in
 // which state, and what their last announcement said; but not when the journal has the end of that
-// life already, because Attend was cut off when the process left. When such a process announces itself
+// life already, because Attend was cut off when the process left. A process that was killed and
+// started again under its id is two lives, and the first of them disappeared. When such a process announces itself
 // again, it writes that too. Several programs may attend a fleet: the journal has each event
 // once.
 //
@@ -56,6 +58,8 @@ type tracked struct {
 	last  *Process
 	heard time.Time // by this process's clock
 	dead  bool
+
+	replaced bool // another life has its id
 }
 
 // tracker decides which processes are alive.
@@ -64,6 +68,7 @@ type tracker struct {
 	seen       time.Time // since when the bucket can be seen without a break
 	looked     time.Time // when expired was called last
 	list       map[string]*tracked
+	replaced   []*tracked // lives whose id another life has: each has ended, or is about to
 }
 
 func newTracker(ttl time.Duration) *tracker {
@@ -78,7 +83,23 @@ func (k *tracker) unseen() { k.seen = time.Now() }
 func (k *tracker) announced(p *Process) (returned bool) {
 	old := k.list[p.ID]
 	k.list[p.ID] = &tracked{last: p, heard: time.Now()}
-	return old != nil && old.dead && old.last.StartedAt.Equal(p.StartedAt)
+	switch i := slices.IndexFunc(k.replaced, func(r *tracked) bool { return r.isLifeOf(p) }); {
+	case old == nil:
+		return false
+	case old.isLifeOf(p):
+		return old.dead
+	case i >= 0: // it had not ended, so the other one is no later life: the two have one id, or it is forged
+		k.replaced = slices.Delete(k.replaced, i, i+1)
+	case !old.dead:
+		old.replaced = true
+		k.replaced = append(k.replaced, old)
+	}
+	return false
+}
+
+// isLifeOf reports whether p is of this life, and not of another one with its id.
+func (t *tracked) isLifeOf(p *Process) bool {
+	return t.last.ID == p.ID && t.last.StartedAt.Equal(p.StartedAt)
 }
 
 // left forgets a process that said that it ends.
@@ -88,8 +109,8 @@ func (k *tracker) left(id string) (known bool) {
 	return old != nil && !old.dead
 }
 
-// expired returns the processes that have not been heard for too long. It remembers
-// those that are dead for an hour, in case they return. A call that comes late finds none:
+// expired returns the lives that have not been heard for too long. It remembers
+// those that are dead for an hour, in case they return, unless another life has their id. A call that comes late finds none:
 // this process stood still, and has not read what was announced meanwhile.
 func (k *tracker) expired() (died []*tracked) {
 	now := time.Now()
@@ -97,11 +118,19 @@ func (k *tracker) expired() (died []*tracked) {
 		k.seen = now
 	}
 	k.looked = now
+	hasExpired := func(p *tracked) bool {
+		return now.Sub(p.heard) >= k.ttl && now.Sub(k.seen) >= k.ttl+k.grace
+	}
 	for id, p := range k.list {
 		switch {
 		case p.dead && now.Sub(p.heard) > time.Hour:
 			delete(k.list, id)
-		case !p.dead && now.Sub(p.heard) >= k.ttl && now.Sub(k.seen) >= k.ttl+k.grace:
+		case !p.dead && hasExpired(p):
+			died = append(died, p)
+		}
+	}
+	for _, p := range k.replaced {
+		if hasExpired(p) {
 			died = append(died, p)
 		}
 	}
@@ -214,8 +243,11 @@ func (w *watching) look(ctx context.Context) {
 		w.journal.addCompleted(lostEvent(*p.last, p.heard), func(ctx context.Context, e Event) Event {
 			return w.ended(ctx, *p.last, e)
 		})
-		w.to.Delete(p.last.ID)
+		if !p.replaced {
+			w.to.Delete(p.last.ID)
+		}
 	}
+	w.known.replaced = slices.DeleteFunc(w.known.replaced, func(p *tracked) bool { return p.dead })
 }
 
 // entry reports an announcement, or the end of a process.

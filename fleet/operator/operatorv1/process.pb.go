@@ -787,7 +787,7 @@ type Event struct {
 	ExitStatus int32 `protobuf:"varint,13,opt,name=exit_status,json=exitStatus,proto3" json:"exit_status,omitempty"`
 	// How many events a "dropped" stands for.
 	Count int64 `protobuf:"varint,14,opt,name=count,proto3" json:"count,omitempty"`
-	// Of "lost", and of an end that the next life of the process tells in its "joined": when the
+	// Of "exit" and "lost", and of an end that the next life tells in its "joined": when the
 	// life that has ended began, by the process's clock.
 	Life          *timestamppb.Timestamp `protobuf:"bytes,15,opt,name=life,proto3" json:"life,omitempty"`
 	unknownFields protoimpl.UnknownFields
