@@ -209,6 +209,10 @@ func Until[T any](ctx context.Context, read func() (T, error)) (T, error) {
 		value T
 		err   error
 	}
+	var none T
+	if ctx.Err() != nil {
+		return none, ctx.Err()
+	}
 	done := make(chan outcome, 1)
 	go func() {
 		value, err := read()
@@ -218,7 +222,6 @@ func Until[T any](ctx context.Context, read func() (T, error)) (T, error) {
 	case o := <-done:
 		return o.value, o.err
 	case <-ctx.Done():
-		var none T
 		return none, ctx.Err()
 	}
 }
