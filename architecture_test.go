@@ -22,7 +22,7 @@ const housePage = "docs/internals/architecture.md"
 // not exist.
 func TestArchitecturePageShowsTheHouse(t *testing.T) {
 	page := readPage(t, housePage)
-	_, rooms, found := strings.Cut(page, "## The rooms\n")
+	_, rooms, found := strings.Cut(page, "## The packages\n")
 	rooms, _, end := strings.Cut(rooms, "\n## Who may import whom\n")
 	if !found || !end {
 		t.Fatalf("%s: the section about the rooms is missing", housePage)

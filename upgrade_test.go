@@ -520,9 +520,9 @@ func TestUpgradeThatFails(t *testing.T) {
 		want   string
 	}{
 		"it exits":                {"exit", nil, "exit status 7"},
-		"it hangs":                {"hang", nil, "it took longer than 3s (UpgradeTimeout)"},
+		"it hangs":                {"hang", nil, "it took longer than 1s (UpgradeTimeout)"},
 		"a unit of it fails":      {"unit", nil, "it ended before it said"},
-		"it is never ready":       {"unready", nil, "it took longer than 3s (UpgradeTimeout)"},
+		"it is never ready":       {"unready", nil, "it took longer than 1s (UpgradeTimeout)"},
 		"it is gone":              {"", func(l *line) { _ = os.Remove(l.program) }, "no such file"},
 		"it is not executable":    {"", func(l *line) { replace(l, "#!/bin/sh\n", 0o600) }, "permission denied"},
 		"of another architecture": {"", func(l *line) { replace(l, "\x7fELF of nothing", 0o700) }, "exec format error"},
@@ -533,7 +533,7 @@ func TestUpgradeThatFails(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			cfg := quickly
 			if strings.Contains(tt.want, "UpgradeTimeout") {
-				cfg.UpgradeTimeout = 3 * time.Second
+				cfg.UpgradeTimeout = time.Second
 			}
 			l := launchLine(t, cfg)
 			l.then(tt.next)

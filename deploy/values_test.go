@@ -3,6 +3,7 @@ package deploy
 import (
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -68,15 +69,25 @@ func TestChartBesideOthers(t *testing.T) {
 	}
 }
 
-// TestChartSaysWhatIsMissing: a null takes a default away. The error names the value.
+// TestChartSaysWhatIsMissing: a null takes a default away. The error names each value that is missing.
 func TestChartSaysWhatIsMissing(t *testing.T) {
-	for _, value := range []string{
-		"autoscaling", "autoscaling.enabled", "configFile", "topologySpread", "topologySpread.zones", "serviceAccount", "serviceAccount.create", "service", "service.type", "service.port",
-		"networkPolicy", "networkPolicy.enabled", "networkPolicy.monitoringNamespace", "serviceMonitor", "serviceMonitor.enabled", "serviceMonitor.interval", "kubernetesAPI", "bus", "bus.enabled", "bus.url", "tests", "tests.image", "ports.http", "image",
+	for _, values := range [][]string{
+		{"autoscaling", "configFile", "topologySpread", "serviceAccount", "service", "networkPolicy", "serviceMonitor", "kubernetesAPI", "bus", "tests", "image"},
+		{
+			"autoscaling.enabled", "topologySpread.zones", "serviceAccount.create", "service.type", "service.port", "networkPolicy.enabled", "networkPolicy.monitoringNamespace",
+			"serviceMonitor.enabled", "serviceMonitor.interval", "bus.enabled", "bus.url", "tests.image", "ports.http",
+		},
 	} {
-		name := value[strings.LastIndexByte(value, '.')+1:]
-		if _, err := output(t, tool(t, "helm"), chartArgs([]string{value + "=null"})...); err == nil || !strings.Contains(err.Error(), "missing property '"+name+"'") {
-			t.Errorf("--set %s=null: %v", value, err)
+		_, err := output(t, tool(t, "helm"), chartArgs([]string{strings.Join(values, "=null,") + "=null"})...)
+		for _, value := range values {
+			parent, name := "", value
+			if above, below, nested := strings.Cut(value, "."); nested {
+				parent, name = "/"+above, below
+			}
+			want := regexp.MustCompile(`at '` + parent + `': missing propert(y|ies) .*'` + name + `'`)
+			if err == nil || !want.MatchString(err.Error()) {
+				t.Errorf("--set %s=null: %v", value, err)
+			}
 		}
 	}
 	for _, value := range []string{"service.externalTrafficPolicy", "ingress", "httpRoute", "networkPolicy.egress", "image.tag", "maxSurge", "resources", "kubernetesAPI.enabled", "tests.enabled", "tests.path", "autoscaling.cpuPercent"} {

@@ -194,30 +194,6 @@ func TestCrashLoopBacksOffAndOpensTheBreaker(t *testing.T) {
 	}
 }
 
-func TestBreakerClosesAgain(t *testing.T) {
-	broken := filepath.Join(t.TempDir(), "broken")
-	if err := os.WriteFile(broken, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	p := startPool(t, func() *exec.Cmd {
-		if _, err := os.Stat(broken); err == nil {
-			return self("exit:broken")
-		}
-		return self("serve")
-	}, func(c *procpool.Config) {
-		c.BreakAfter = 1
-		c.Backoff = worker.Backoff{Min: 20 * time.Millisecond, Factor: 1}
-	})
-	if _, err := p.Do(within(t), ask{}.raw()); !errors.Is(err, procpool.ErrUnavailable) {
-		t.Fatalf("got %v", err)
-	}
-	os.Remove(broken)
-	eventually(t, "a query is answered", func() bool { _, err := p.Do(within(t), ask{}.raw()); return err == nil })
-	if s := p.Stats(); s.Failures != 0 {
-		t.Errorf("%+v", s)
-	}
-}
-
 // While the breaker is open the extra worker goes on with the queries of its keys.
 func TestBreakerAndTheKeysOfTheExtraWorker(t *testing.T) {
 	dir := t.TempDir()

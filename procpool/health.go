@@ -51,6 +51,7 @@ func (p *Pool) checkLocked(w *proc, now time.Time) {
 	if p.cfg.HealthInterval == Off {
 		return
 	}
+	isFree := w.idle() && w.machine.State() == WorkerReady
 	switch {
 	case !w.asked.IsZero():
 		// It may have had a query since, and many workers do not answer while they
@@ -59,12 +60,11 @@ func (p *Pool) checkLocked(w *proc, now time.Time) {
 		if w.lastActivity.After(w.asked) {
 			waits = now.Sub(w.lastActivity)
 		}
-		if w.idle() && w.machine.State() == WorkerReady && waits > p.cfg.HealthTimeout {
+		if isFree && waits > p.cfg.HealthTimeout {
 			w.broke = fmt.Errorf("%w within %v", errHealth, p.cfg.HealthTimeout)
 			w.stopLocked(false, w.broke)
 		}
-	case w.idle() && w.machine.State() == WorkerReady && now.Sub(w.lastActivity) >= p.cfg.HealthInterval &&
-		now.Sub(w.checkedAt) >= p.cfg.HealthInterval:
+	case isFree && now.Sub(w.lastActivity) >= p.cfg.HealthInterval && now.Sub(w.checkedAt) >= p.cfg.HealthInterval:
 		p.askHealthLocked(w, now)
 	}
 }

@@ -158,7 +158,7 @@ func load(t *testing.T, p *procpool.Pool, callers int) (stop func()) {
 					return
 				default:
 				}
-				if _, err := p.Do(within(t), ask{Op: "sleep", Seconds: 0.001}.raw()); err != nil {
+				if _, err := p.Do(within(t), ask{Op: "sleep", Seconds: 0.01}.raw()); err != nil {
 					t.Errorf("a query failed: %v", err)
 					return
 				}

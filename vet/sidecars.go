@@ -63,7 +63,7 @@ func (c *container) injected(stop time.Duration) {
 	}
 }
 
-// mesh is one that puts a proxy into a pod that asks for it.
+// mesh is a service mesh that puts a proxy into a pod that asks for it.
 type mesh struct {
 	proxy  string   // the name of the container
 	key    string   // the label or annotation of the pod by which it asks
@@ -112,9 +112,12 @@ func (m mesh) fix(stop time.Duration) string {
 
 // podText returns an annotation or a label of the workload's pods, "" for none.
 func (w *workload) podText(key string) string {
-	path := map[string][]string{"Pod": {}, "CronJob": {"spec", "jobTemplate", "spec", "template"}}[w.kind]
-	if path == nil {
-		path = []string{"spec", "template"}
+	path := []string{"spec", "template"}
+	switch w.kind {
+	case "Pod":
+		path = nil
+	case "CronJob":
+		path = []string{"spec", "jobTemplate", "spec", "template"}
 	}
 	for _, section := range []string{"annotations", "labels"} {
 		if text, ok := w.part(append(slices.Clone(path), "metadata", section, key)...).(string); ok {

@@ -134,7 +134,7 @@ func (c *child) state() State {
 	var state State
 	switch {
 	case held != nil:
-		if state = held.State(); state.Status == "" { // the instance has just taken over
+		if state = held.State(); state.Status == "" { // the instance has just taken over, and held is nil by now
 			return c.state()
 		}
 	case w != nil:
@@ -300,16 +300,16 @@ func (s *Supervisor) abandonInstance(i *instance, err error) {
 
 // markAbandoned records that an abandoned instance is still running.
 func (s *Supervisor) markAbandoned(i *instance) {
-	if !i.lingers {
-		i.lingers = true
+	if !i.countedAbandoned {
+		i.countedAbandoned = true
 		s.abandoned[i.child.name]++
 	}
 }
 
 // checkReturned calls markReturned once none of an abandoned instance's code runs any more.
 func (s *Supervisor) checkReturned(i *instance) {
-	if i.lingers && i.stops == 0 && i.isGone() {
-		i.lingers = false
+	if i.countedAbandoned && i.stops == 0 && i.isGone() {
+		i.countedAbandoned = false
 		s.markReturned(i.child.name)
 	}
 }

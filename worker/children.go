@@ -48,7 +48,7 @@ func (s *Supervisor) Add(spec Spec) error {
 func (s *Supervisor) enter(c *child) {
 	s.untried++
 	c.toStart = true
-	s.single(c, &group{phase: groupStarting})
+	s.single(c, groupStarting)
 }
 
 // Remove stops a child, or ends its wait for a restart, and removes it from the
@@ -138,12 +138,12 @@ func (s *Supervisor) withdraw(c *child) {
 	s.unhold(c)
 	c.toStart = false
 	c.answer(wantsStart, errGivenUp)
-	s.single(c, &group{phase: groupStopping})
+	s.single(c, groupStopping)
 }
 
-// single moves c to g, as its only member, and takes the steps that are possible now.
-func (s *Supervisor) single(c *child, g *group) {
-	g.members = []*child{c}
+// single moves c to a group of its own, and takes the steps that are possible now.
+func (s *Supervisor) single(c *child, phase groupPhase) {
+	g := newGroup(phase, c)
 	old := c.join(g)
 	s.advance(g)
 	s.advance(old)
@@ -209,7 +209,7 @@ func (s *Supervisor) RestartChild(ctx context.Context, name string) error {
 			return // its first start is to come
 		}
 		c.leaving, c.done, c.toStart, c.delays = stays, false, true, nil
-		s.single(c, &group{phase: groupStopping})
+		s.single(c, groupStopping)
 	})
 }
 

@@ -27,13 +27,13 @@ type instance struct {
 	abandoned bool // it did not stop in time; guarded by the supervisor's mu
 
 	// Only the loop uses the fields below.
-	running bool      // from its place until the loop has handled its end
-	lingers bool      // it is counted in the supervisor's abandoned
-	settled bool      // the loop has decided whether the child is started again
-	asked   bool      // Stop was called
-	stops   int       // calls of Stop that have not returned
-	stopBy  time.Time // the earliest deadline of a Stop, zero for none
-	end     *ending   // nil while it is running
+	running          bool      // from its place until the loop has handled its end
+	countedAbandoned bool      // it runs, and is counted in the supervisor's abandoned
+	settled          bool      // the loop has decided whether the child is started again
+	asked            bool      // Stop was called
+	stops            int       // calls of Stop that have not returned
+	stopBy           time.Time // the earliest deadline of a Stop, zero for none
+	end              *ending   // nil while it is running
 }
 
 // ending is how a worker ended, as its own methods report it.

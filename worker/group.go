@@ -30,21 +30,25 @@ const (
 	groupOver
 )
 
-// join moves c to g, and returns the group that it left.
+// newGroup returns a group that stops its members from the last one on, or starts them from the
+// first one on. Each member has to join it.
+func newGroup(phase groupPhase, members ...*child) *group {
+	g := &group{members: members, remaining: len(members), phase: phase}
+	if phase == groupStopping {
+		g.cursor = len(members) - 1
+	}
+	return g
+}
+
+// join moves c to g, which is new, and returns the group that it left.
 func (c *child) join(g *group) (old *group) {
 	old = c.group
-	if old != nil && old != g {
+	if old != nil {
 		if old.remaining--; old.remaining == 0 {
 			old.over()
 		}
 	}
 	c.group = g
-	g.remaining++
-	// Children join a group that is new: it stops from its last member on, or starts from its first.
-	g.cursor = len(g.members) - 1
-	if g.phase == groupStarting {
-		g.cursor = 0
-	}
 	return old
 }
 
@@ -92,7 +96,7 @@ func (s *Supervisor) allStopped(g *group) {
 		return
 	}
 	g.phase, g.cursor = groupWaiting, 0
-	g.eachMember(func(c *child) { c.answer(wantsStop, nil) }) // the start may have to wait, or not come
+	g.eachMember(func(c *child) { c.answer(wantsStop, nil) }) // the next start may come later, or never
 	wait := time.Duration(0)
 	if g.reason != nil {
 		wait = time.Until(g.reason.Due)
@@ -247,11 +251,8 @@ func (s *Supervisor) restart(c *child, err error) {
 	}
 	wait, _ := c.delays.failed(now, uptime)
 	s.logRestart(c, err, wait)
-	g := &group{
-		members: s.together(c),
-		phase:   groupStopping,
-		reason:  &BackoffError{Name: c.name, Wait: wait, Due: now.Add(wait), Failures: c.delays.failures, Err: err},
-	}
+	g := newGroup(groupStopping, s.together(c)...)
+	g.reason = &BackoffError{Name: c.name, Wait: wait, Due: now.Add(wait), Failures: c.delays.failures, Err: err}
 	var leftGroups []*group
 	for _, m := range g.members {
 		hasRunOnce := m.spec.Restart.once() && m.tried
@@ -305,7 +306,7 @@ func (s *Supervisor) stopAll(cause error, by time.Time) {
 		return
 	}
 	s.ending, s.cause = true, cause
-	g := &group{members: slices.Clone(s.children), phase: groupStopping}
+	g := newGroup(groupStopping, slices.Clone(s.children)...)
 	s.final = g
 	for _, c := range g.members {
 		s.unhold(c)
@@ -313,7 +314,6 @@ func (s *Supervisor) stopAll(cause error, by time.Time) {
 		c.next, c.before = nil, nil
 		c.join(g)
 	}
-	g.cursor = len(g.members) - 1
 	s.advance(g)
 }
 

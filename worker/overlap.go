@@ -47,7 +47,7 @@ func (s *Supervisor) startBeside(c *child, reply chan<- error) {
 	s.children = slices.Insert(s.children, slices.Index(s.children, c)+1, next)
 	s.beside = append(s.beside, next)
 	s.mu.Unlock()
-	s.single(next, &group{phase: groupStarting})
+	s.single(next, groupStarting)
 }
 
 // takeOver gives a child that runs the name of the one that it replaces, and removes that one.
@@ -82,9 +82,9 @@ func (c *child) describe(beside []*child) State {
 	state := c.state()
 	for _, other := range beside {
 		if other.name == c.name {
-			besides := other.state()
-			besides.Restarts = 0 // they are the child's
-			state.Children = append(state.Children, besides)
+			replacement := other.state()
+			replacement.Restarts = 0 // they are the child's
+			state.Children = append(state.Children, replacement)
 		}
 	}
 	return state

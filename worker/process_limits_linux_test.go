@@ -87,7 +87,9 @@ func TestCgroupReachesEveryGrandchild(t *testing.T) {
 					if test.want == worker.StatusStopped {
 						grace = 5 * time.Second // the program ends in time on a machine that has much else to do
 					}
-					p := start(t, helperCommand(test.mode, out), worker.WithCgroup(parents...), worker.WithGrace(grace))
+					cmd := helperCommand(test.mode, out)
+					cmd.WaitDelay = time.Minute // the grandchild holds the output until it has ended, which may take long on such a machine
+					p := start(t, cmd, worker.WithCgroup(parents...), worker.WithGrace(grace))
 					pid := out.awaitPID(t, "child ")
 					if test.end != nil {
 						out.await(t, "ready")

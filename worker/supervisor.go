@@ -206,7 +206,6 @@ func (s *Supervisor) Start(ctx context.Context) error {
 	s.probeCtx, s.endProbes = context.WithCancel(s.base)
 	limits := s.cfg.Backoff.WithDefaults()
 	s.intensity = intensity{limit: limits.MaxRestarts, window: limits.Window}
-	s.cfg.Backoff.MaxRestarts, s.cfg.Backoff.Window = NoLimit, 0
 	s.abandoned = make(map[string]int)
 	s.untried = len(s.children)
 	unwatch := context.AfterFunc(own, func() {
@@ -239,7 +238,7 @@ func (s *Supervisor) loop() error {
 	if s.untried == 0 {
 		s.MarkRunning()
 	}
-	s.first = &group{members: slices.Clone(s.children), phase: groupStarting}
+	s.first = newGroup(groupStarting, slices.Clone(s.children)...)
 	for _, c := range s.first.members {
 		c.join(s.first)
 		c.toStart = true

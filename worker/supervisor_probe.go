@@ -137,7 +137,8 @@ func (s *Supervisor) probeEnded(c *child, p *probing, err error) {
 }
 
 // Inspect probes every running child that has a probe, and their children, and
-// then describes the tree. It waits for the probes until their timeouts are over
+// then describes the tree. It inspects the supervisors among its children one after
+// another, and each waits for its own probes until the longest of their timeouts is over
 // or ctx ends.
 func (s *Supervisor) Inspect(ctx context.Context) State {
 	var checks []*probe.Check

@@ -256,7 +256,7 @@ func TestEachOrderIsDoneOnce(t *testing.T) {
 				select {
 				case <-closing:
 					return
-				case <-time.After(20 * time.Millisecond):
+				case <-time.After(100 * time.Millisecond):
 				}
 				s.buy(ctx, t, fmt.Sprintf("%d-%d", c, n))
 			}

@@ -7,9 +7,9 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/text"
 )
 
-// done ends a message whose effects are complete. The message is acknowledged once they are
-// committed.
-func (r *runner) done(t *task, d *delivery, e *step, committed func()) {
+// done ends a message whose effects are complete: answer is called once they are committed. t is
+// nil when the runner was abandoned.
+func (r *runner) done(t *task, d *delivery, e *step, answer func()) {
 	e.done = true
 	d.attach(e).then = func(err error) {
 		if err != nil {
@@ -17,18 +17,17 @@ func (r *runner) done(t *task, d *delivery, e *step, committed func()) {
 			return
 		}
 		r.forget(d)
-		if committed != nil {
-			committed()
-		}
-		_ = d.acker.Load().ack()
+		answer()
 	}
 	r.partition.stage(e)
-	r.queue.Done(t)
+	if t != nil {
+		r.queue.Done(t)
+	}
 }
 
-// storeDeadLetter stores the dead letter of a message, and terminates the message once the
-// server has the letter. t is nil when the runner was abandoned. counts may be nil.
-func (r *runner) storeDeadLetter(t *task, d *delivery, counts *Counts, decision deadLetterDecision) {
+// storeDeadLetter stores the dead letter of a message, and terminates the message once the log says
+// that it is done. t is nil when the runner was abandoned.
+func (r *runner) storeDeadLetter(t *task, d *delivery, decision deadLetterDecision) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), 10*time.Second)
 	defer cancel()
 	letter := &DeadLetter{
@@ -42,22 +41,15 @@ func (r *runner) storeDeadLetter(t *task, d *delivery, counts *Counts, decision 
 		Data:     d.data,
 	}
 	err := r.host.storeLetter(ctx, decision.Tenant, r.slot.name+":"+d.name(), letter)
-	if err == nil {
-		if counts != nil {
-			counts.DeadLetters.Add(1)
-		}
-		r.host.log.Warn("hosted worker: dead letter",
-			"worker", letter.Worker, "message", d.id, "attempts", letter.Attempts, "error", letter.Reason)
-		err = r.partition.commit(ctx, d.attach(&step{done: true}))
-	}
 	if err != nil {
 		r.host.log.Warn("hosted worker: message", "slot", r.slot.name, "message", d.id, "error", err)
 		r.retryLater(t, d, r.host.cfg.RetryBase)
 		return
 	}
-	r.forget(d)
-	_ = d.acker.Load().terminate(text.Clip(text.OneLine(decision.Reason), 200))
-	if t != nil {
-		r.queue.Done(t)
-	}
+	r.host.log.Warn("hosted worker: dead letter",
+		"worker", letter.Worker, "message", d.id, "attempts", letter.Attempts, "error", letter.Reason)
+	r.done(t, d, &step{}, func() {
+		r.host.countLetter(decision.version())
+		_ = d.acker.Load().terminate(text.Clip(text.OneLine(decision.Reason), 200))
+	})
 }

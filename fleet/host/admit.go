@@ -10,6 +10,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
+// attempt is one handling of a delivery by a version of a worker.
 type attempt struct {
 	*delivery
 	member *member
@@ -38,7 +39,7 @@ func (r *runner) handleOne(t *task) {
 	}
 	was := r.earlierTries(d)
 	if was.Letter != nil {
-		r.storeDeadLetter(t, d, nil, *was.Letter)
+		r.storeDeadLetter(t, d, *was.Letter)
 		return
 	}
 	m := r.memberFor(d)
@@ -46,7 +47,7 @@ func (r *runner) handleOne(t *task) {
 		r.withoutMember(t, d)
 		return
 	}
-	if wait := m.waitForRate(); wait > 0 {
+	if wait := m.takeToken(); wait > 0 {
 		r.retryLater(t, d, wait)
 		return
 	}
@@ -83,7 +84,10 @@ func (r *runner) handleOne(t *task) {
 		return
 	}
 	r.judge(a, false)
-	r.done(t, d, effects, func() { a.member.counts.Succeeded.Add(1) })
+	r.done(t, d, effects, func() {
+		a.member.counts.Succeeded.Add(1)
+		_ = d.acker.Load().ack()
+	})
 }
 
 // earlierTries returns what earlier deliveries of a message have come to.
@@ -138,7 +142,7 @@ func (r *runner) withoutMember(t *task, d *delivery) {
 		r.postpone(t, d, err)
 		return
 	}
-	r.done(t, d, &step{}, nil)
+	r.done(t, d, &step{}, func() { _ = d.acker.Load().ack() })
 }
 
 // prepare waits for a place for the handler of a message, unless the runner halts, and makes the

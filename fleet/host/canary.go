@@ -23,10 +23,10 @@ type Rollout struct {
 	// all messages of a key go to the same one. A message without a key counts alone.
 	Canary int `json:"canary,omitempty"`
 	// For is how long the canary lasts at least until the new version gets every
-	// message. Defaults to 10 min.
+	// message. Defaults to 10 min. In JSON it is in nanoseconds.
 	For time.Duration `json:"for,omitempty"`
-	// Messages is how many messages the new version has to handle before the host
-	// compares it with the old one. Defaults to 20.
+	// Messages is how many messages the new version has to handle, those that it fails
+	// included, before the host compares it with the old one. Defaults to 20.
 	Messages int `json:"messages,omitempty"`
 	// Margin is by how many percentage points more of its messages the new version may
 	// fail than the old one. Defaults to 5.
@@ -173,7 +173,7 @@ func (h *Host) Promote(ctx context.Context, id string, opts ...Option) error {
 }
 
 // endCanary promotes the candidate that rec has, or gives it up, unless the worker has
-// another one by now.
+// another one by now. set, which may be nil, changes the record then.
 func (h *Host) endCanary(
 	ctx context.Context, rec *Record, promote bool, o options, set func(*Record),
 ) (*Record, error) {
@@ -182,7 +182,9 @@ func (h *Host) endCanary(
 			return false, nil
 		}
 		r.endCandidate(promote)
-		set(r)
+		if set != nil {
+			set(r)
+		}
 		return true, nil
 	})
 }
@@ -198,12 +200,12 @@ type canary struct {
 }
 
 // score counts first attempts.
-type score struct{ handled, failed atomic.Int64 }
+type score struct{ succeeded, failed atomic.Int64 }
 
-// share returns which part of the messages failed.
-func (s *score) share() float64 {
+// failureRate returns which part of the messages failed.
+func (s *score) failureRate() float64 {
 	failed := s.failed.Load()
-	if all := failed + s.handled.Load(); all > 0 {
+	if all := failed + s.succeeded.Load(); all > 0 {
 		return float64(failed) / float64(all)
 	}
 	return 0
@@ -213,13 +215,13 @@ func (s *score) share() float64 {
 // goes on.
 func (c *canary) verdict(now time.Time) (decided, promote bool, why string) {
 	failed := c.new.failed.Load()
-	all := failed + c.new.handled.Load()
+	all := failed + c.new.succeeded.Load()
 	switch {
 	case all < int64(c.rollout.Messages):
 		return false, false, ""
-	case c.new.share() > c.old.share()+float64(c.rollout.Margin)/100:
+	case c.new.failureRate() > c.old.failureRate()+float64(c.rollout.Margin)/100:
 		return true, false, fmt.Sprintf("%d of its %d messages failed, and %.1f%% of the version before it: "+
-			"more than %d percentage points", failed, all, 100*c.old.share(), c.rollout.Margin)
+			"more than %d percentage points", failed, all, 100*c.old.failureRate(), c.rollout.Margin)
 	case now.Sub(c.since) >= c.rollout.For:
 		took := now.Sub(c.since).Round(time.Second)
 		return true, true, fmt.Sprintf("it handled %d messages in %v, and %d of them failed", all, took, failed)
@@ -264,7 +266,7 @@ func (r *runner) judge(a *attempt, failed bool) {
 	if failed {
 		s.failed.Add(1)
 	} else {
-		s.handled.Add(1)
+		s.succeeded.Add(1)
 	}
 	if decided, promote, _ := c.verdict(time.Now()); decided {
 		c.over.Store(!promote)
@@ -283,11 +285,11 @@ func (s *slot) withCanary(ctx context.Context, rec *Record, m *member) (*member,
 		return &own, nil
 	}
 	if _, err := s.troubleOf(version); err != nil {
-		return &own, s.endCanary(ctx, rec, false, err.Error())
+		return &own, s.finishCanary(ctx, rec, false, err.Error())
 	}
 	c, err := s.canary(ctx, rec, version)
 	if isFinal(err) {
-		return &own, s.endCanary(ctx, rec, false, err.Error())
+		return &own, s.finishCanary(ctx, rec, false, err.Error())
 	}
 	if err != nil {
 		return &own, fmt.Errorf("worker %s: load its canary: %w", rec.ID, err)
@@ -295,7 +297,7 @@ func (s *slot) withCanary(ctx context.Context, rec *Record, m *member) (*member,
 	own.canary = c
 	if decided, promote, why := c.verdict(time.Now()); decided {
 		c.over.Store(!promote)
-		return &own, s.endCanary(ctx, rec, promote, why)
+		return &own, s.finishCanary(ctx, rec, promote, why)
 	}
 	if left := time.Until(c.since.Add(c.rollout.For)); left > 0 && (s.canaryDue == 0 || left < s.canaryDue) {
 		s.canaryDue = left
@@ -330,8 +332,8 @@ func (s *slot) canary(ctx context.Context, rec, version *Record) (*canary, error
 	return c, nil
 }
 
-// endCanary ends a canary and says so in the worker's log.
-func (s *slot) endCanary(ctx context.Context, rec *Record, promote bool, why string) error {
+// finishCanary ends a canary and says so in the worker's log.
+func (s *slot) finishCanary(ctx context.Context, rec *Record, promote bool, why string) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	what := "the canary is rolled back: "
@@ -339,7 +341,7 @@ func (s *slot) endCanary(ctx context.Context, rec *Record, promote bool, why str
 		what = "the canary is promoted: "
 	}
 	note := text.Clip(what+why, 1000)
-	_, err := s.host.endCanary(ctx, rec, promote, options{by: s.host.cfg.HostID, note: note}, func(*Record) {})
+	_, err := s.host.endCanary(ctx, rec, promote, options{by: s.host.cfg.HostID, note: note}, nil)
 	if err != nil && !errors.Is(err, ErrNotFound) {
 		return fmt.Errorf("worker %s: %s: %w", rec.ID, what, err)
 	}

@@ -24,7 +24,7 @@ const trimEvery = 256
 
 // commits writes what is staged until nothing is left to write; then wakeCommits starts it again.
 // Once quit is closed it writes everything and ends for good.
-func (p *partition) commits() (err error) {
+func (p *partition) commits() error {
 	paused := false
 	defer func() {
 		if !paused {
@@ -104,9 +104,7 @@ func (p *partition) write(progress bool) error {
 		}
 		p.confirmed.Store(&began)
 		p.cache.commit(e.Values, e.last)
-		for _, o := range p.committed(e, batch) {
-			p.relay.add(o)
-		}
+		p.relay.add(p.committed(e, batch))
 		p.mu.Lock()
 		p.committing = false // stop waits for the outputs, so the relay must have them
 		p.mu.Unlock()

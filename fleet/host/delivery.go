@@ -31,6 +31,19 @@ type delivery struct {
 	maybeHandled bool
 }
 
+func newDelivery(m *nats.Msg, meta *nats.MsgMetadata) *delivery {
+	return &delivery{
+		id:       meta.Stream + ":" + strconv.FormatUint(meta.Sequence.Stream, 10),
+		topic:    m.Subject,
+		header:   m.Header,
+		data:     m.Data,
+		size:     m.Size(),
+		seq:      meta.Sequence.Stream,
+		stored:   meta.Timestamp,
+		redriven: m.Header.Get(HeaderFor) != "",
+	}
+}
+
 type task = lanes.Task[*delivery]
 
 // name tells a message from the others of its slot. It has the message's sequence and the time at which

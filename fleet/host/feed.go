@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -50,14 +49,15 @@ func (r *runner) openConsumer(ctx context.Context) error {
 func (r *runner) reset(ctx context.Context) error {
 	info := r.consumer.CachedInfo()
 	r.partition.raiseFloor(info.AckFloor.Stream)
-	if info.Config.MaxAckPending == 1 {
+	deliversOneAtATime := info.Config.MaxAckPending == 1
+	if deliversOneAtATime {
 		return nil
 	}
 	done, err := r.host.js.ResetConsumer(ctx, info.Stream, info.Name)
 	switch {
 	case err == nil:
 		r.partition.raiseFloor(done.ResetSeq - 1)
-		r.order = arrivals{known: true, strict: true, stream: done.ResetSeq - 1}
+		r.order = arrivals{known: true, strict: true, stream: done.ResetSeq - 1} // the consumer counts from 1 again
 	case errors.Is(err, nats.ErrNoResponders), errors.Is(err, jetstream.ErrConsumerInvalidReset):
 		// A server before 2.14 does not know the request. It delivers messages that were not
 		// answered again after AckWait.
@@ -126,8 +126,8 @@ func (r *runner) enqueue(m *nats.Msg) error {
 	}
 	from := &acker{r.host.nc, m.Reply}
 	if to := m.Header.Get(HeaderFor); to != "" && to != r.slot.name {
-		r.partition.skip(seq-1, seq+1)
-		_ = from.ack() // redriven for another group or worker
+		r.partition.skip(seq-1, seq+1) // this one alone: it was redriven for another group or worker
+		_ = from.ack()
 		return nil
 	}
 	r.mu.Lock()
@@ -143,17 +143,8 @@ func (r *runner) enqueue(m *nats.Msg) error {
 		_ = from.ack() // the answer to an earlier delivery was lost
 		return nil
 	}
-	d := &delivery{
-		id:           meta.Stream + ":" + strconv.FormatUint(seq, 10),
-		topic:        m.Subject,
-		header:       m.Header,
-		data:         m.Data,
-		size:         m.Size(),
-		seq:          seq,
-		stored:       meta.Timestamp,
-		redriven:     m.Header.Get(HeaderFor) != "",
-		maybeHandled: meta.NumDelivered > 1 || seq <= r.reached,
-	}
+	d := newDelivery(m, meta)
+	d.maybeHandled = meta.NumDelivered > 1 || seq <= r.reached
 	d.acker.Store(from)
 	r.inHand[seq] = d
 	r.mu.Unlock()
@@ -183,8 +174,11 @@ func (r *runner) forget(d *delivery) {
 	}
 }
 
+// memoryOverhead is what a delivery or an output takes beside its texts, in bytes.
+const memoryOverhead = 500
+
 // held returns the memory that a delivery counts for while it waits.
-func (d *delivery) held() int64 { return int64(d.size + 500) }
+func (d *delivery) held() int64 { return int64(d.size + memoryOverhead) }
 
 // maxPull bounds the bytes of the messages that are on their way to a slot.
 func (h *Host) maxPull() int64 { return max(4<<20, 2*h.nc.MaxPayload()) }

@@ -23,7 +23,7 @@ func TestGroups(t *testing.T) {
 	r := newRig(t)
 	var inside, most, fenceLast atomic.Int64
 	var mu sync.Mutex
-	handled := make(map[string]int)
+	calls, handled := make(map[string]int), make(map[string]string) // by worker, and the topic by message
 	fn := func(ctx context.Context, m *engine.Message, s engine.State) ([]engine.Output, error) {
 		if now := inside.Add(1); now > most.Load() {
 			most.Store(now)
@@ -34,7 +34,8 @@ func TestGroups(t *testing.T) {
 		}
 		time.Sleep(time.Millisecond)
 		mu.Lock()
-		handled[m.Worker+" "+m.Topic]++
+		calls[m.Worker]++
+		handled[m.ID] = m.Topic
 		mu.Unlock()
 		return nil, nil
 	}
@@ -50,20 +51,24 @@ func TestGroups(t *testing.T) {
 	sum := func() int {
 		mu.Lock()
 		defer mu.Unlock()
-		n := 0
-		for _, c := range handled {
-			n += c
-		}
-		return n
+		return len(handled)
 	}
 	for i := range 60 {
 		r.publish("work.shared", strconv.Itoa(i))
 		r.publish("work.other", strconv.Itoa(i))
 	}
-	r.eventually("all is handled", func() bool { return sum() >= 120 })
+	// A server that is slow to take what a handler has done delivers its message again: that is a
+	// turn as any other.
+	r.eventually("all is handled", func() bool { return sum() == 120 })
 	mu.Lock()
-	if fmt.Sprint(handled) != "map[one work.shared:30 three work.other:60 two work.shared:30]" {
-		t.Errorf("handled: %v", handled)
+	shared := 0
+	for _, topic := range handled {
+		if topic == "work.shared" {
+			shared++
+		}
+	}
+	if difference := calls["one"] - calls["two"]; shared != 60 || difference < -1 || difference > 1 || calls["three"] < 60 {
+		t.Errorf("%d of work.shared are handled, calls: %v", shared, calls)
 	}
 	mu.Unlock()
 	if most.Load() != 1 {

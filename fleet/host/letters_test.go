@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -295,4 +297,32 @@ func TestGroupOf(t *testing.T) {
 	if got := host.GroupOf("a\xffb"); got != "a\uFFFDb" {
 		t.Errorf("a reason that is not UTF-8: %q", got)
 	}
+}
+
+// TestALetterThatIsStoredLaterIsCounted has a server that takes no dead letter at first. The letter is
+// counted once, for the version that gave up the message, also when the worker has other code by then.
+func TestALetterThatIsStoredLaterIsCounted(t *testing.T) {
+	var log lockedBuffer
+	r := newRig(t)
+	r.tune = func(c *host.Config) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) }
+	h := r.start("a")
+	create(t, h, host.Spec{ID: "w", Topic: "work.w", OutputTopic: "out.w", Code: []byte("def handle(message): reject('never')")})
+	stream, err := r.js.Stream(t.Context(), "HOST_DEAD")
+	must(t, err)
+	away := stream.CachedInfo().Config
+	away.Subjects = []string{"away.>"}
+	_, err = r.js.UpdateStream(t.Context(), away)
+	must(t, err)
+	r.publish("work.w", "bad")
+	r.eventually("the server refuses the letter", func() bool {
+		return strings.Contains(log.String(), "store the dead letter")
+	})
+	must(t, h.LoadCodeFromContent(t.Context(), "w", prefix("")))
+	_, err = r.js.UpdateStream(t.Context(), stream.CachedInfo().Config)
+	must(t, err)
+	r.publish("work.w", "good")
+	r.wantOutputs("out.w", "good")
+	r.letters(h, "w", 1)
+	want := []host.Tally{{Worker: "w", Generation: 1, Failed: 1, DeadLetters: 1}, {Worker: "w", Generation: 2, Succeeded: 1}}
+	r.eventually(fmt.Sprintf("the counts are %+v", want), func() bool { return slices.Equal(h.Tallies(), want) })
 }

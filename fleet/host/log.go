@@ -49,6 +49,9 @@ func (h *Host) writeBlocked(slot string, err error) {
 // headerParts is on each message of an entry: how many messages the entry has.
 const headerParts = "Lifecycle-Parts"
 
+// headerRoom is what the headers of a message of a host may take, in bytes.
+const headerRoom = 4 << 10
+
 // entry is a claim or a commit. Values and Outputs are what it adds; the other fields hold
 // all that is known, so that the newest commit replaces them.
 type entry struct {
@@ -88,11 +91,18 @@ type tries struct {
 // deadLetterDecision is the decision that a message becomes a dead letter. It is written
 // before the letter, so that no later attempt has effects.
 type deadLetterDecision struct {
-	Worker   string `json:"worker"`
-	Tenant   string `json:"tenant,omitempty"`
-	Digest   string `json:"digest"`
-	Attempts int    `json:"attempts"`
-	Reason   string `json:"reason"`
+	Worker     string `json:"worker"`
+	UID        string `json:"uid,omitempty"`
+	Tenant     string `json:"tenant,omitempty"`
+	Generation int    `json:"generation,omitempty"`
+	Digest     string `json:"digest"`
+	Attempts   int    `json:"attempts"`
+	Reason     string `json:"reason"`
+}
+
+// version returns the version of the worker that gave up the message.
+func (d *deadLetterDecision) version() codeVersion {
+	return codeVersion{workerUID{d.Worker, d.UID}, d.Generation}
 }
 
 // output is a message to publish.
@@ -186,7 +196,7 @@ func (l *slotLog) append(ctx context.Context, e *entry) error {
 	if err != nil {
 		return fmt.Errorf("write the log: %w", err)
 	}
-	size := max(int(l.nc.MaxPayload())-4<<10, 1<<10)
+	size := max(int(l.nc.MaxPayload())-headerRoom, 1<<10)
 	parts := max(1, (len(data)+size-1)/size)
 	msgs := make([]*nats.Msg, parts)
 	for i := range msgs {

@@ -117,7 +117,7 @@ func (h *Host) claim(
 	p.cache.memory = memory
 	p.timers = newTimers(h.states, slot, members)
 	p.cache.chain.blocked = p.log.blocked
-	p.relay = newRelay(h, memory, p.sent, p.holds)
+	p.relay = newRelay(h, memory, p.sent, p.confirmHold)
 	if err := p.replay(ctx, source); err != nil {
 		p.cancel()
 		p.relay.stop()
@@ -176,15 +176,13 @@ func (p *partition) replay(ctx context.Context, source string) error {
 	}
 	p.known = k.clone()
 	p.unsaved = len(p.entries) > 1
-	for _, o := range outputs {
-		p.relay.add(o) // from here on the relay calls sent
-	}
+	p.relay.add(outputs) // from here on the relay calls sent
 	return nil
 }
 
-// holds returns nil when this host had the slot less than holdFor ago, by its own clock. When
-// the newest write is older than half of that, holds writes to the log to find out.
-func (p *partition) holds(ctx context.Context) error {
+// confirmHold returns nil when this host had the slot less than holdFor ago, by its own clock. When
+// the newest write is older than half of that, it writes to the log to find out.
+func (p *partition) confirmHold(ctx context.Context) error {
 	if time.Since(*p.confirmed.Load()) > holdFor/2 {
 		if err := p.commit(ctx, &step{}); err != nil {
 			return err
@@ -238,7 +236,7 @@ func (p *partition) stage(e *step) {
 		e.then(err)
 		return
 	}
-	if p.hasNoEffectLocked(e) {
+	if p.endsAtOnceLocked(e) {
 		p.known.Done.Done(e.seq)
 		first := !p.unsaved
 		p.unsaved = true
@@ -258,8 +256,9 @@ func (p *partition) stage(e *step) {
 	p.wakeCommits()
 }
 
-// hasNoEffectLocked reports whether the effects say only that a message is done.
-func (p *partition) hasNoEffectLocked(e *step) bool {
+// endsAtOnceLocked reports whether a step says only that a message is done, and nothing before it
+// waits for a commit.
+func (p *partition) endsAtOnceLocked(e *step) bool {
 	_, tried := p.known.Tries[e.seq]
 	pending := p.committing || len(p.staged) > 0
 	return e.done && !tried && !pending && len(e.writes)+len(e.outputs) == 0

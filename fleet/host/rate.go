@@ -13,7 +13,7 @@ import (
 // with a full burst. A member of a group that waits holds up its group.
 type Rate struct {
 	Messages int           `json:"messages,omitempty"`
-	Per      time.Duration `json:"per,omitempty"`   // defaults to a second
+	Per      time.Duration `json:"per,omitempty"`   // defaults to a second; in nanoseconds in JSON
 	Burst    int           `json:"burst,omitempty"` // messages at once after a pause; defaults to Messages
 }
 
@@ -52,15 +52,13 @@ func newTokens(r Rate) *rate.Limiter {
 	return rate.NewLimiter(rate.Limit(float64(r.Messages)/r.Per.Seconds()), r.Burst)
 }
 
-// waitForRate returns how long a message has to wait because of its worker's rate, and takes a token
-// when it need not wait.
-func (m *member) waitForRate() time.Duration {
+// takeToken takes a token of the worker's rate, or returns how long the message has to wait for one.
+func (m *member) takeToken() (wait time.Duration) {
 	if m.tokens == nil {
 		return 0
 	}
 	token := m.tokens.Reserve()
-	wait := token.Delay()
-	if wait > 0 {
+	if wait = token.Delay(); wait > 0 {
 		token.Cancel()
 	}
 	return wait

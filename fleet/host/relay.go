@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"strings"
 	"sync"
 	"time"
 
@@ -14,7 +13,6 @@ import (
 
 	"github.com/pleme-io/lifecycle-go/fleet/broker/natserr"
 	"github.com/pleme-io/lifecycle-go/fleet/internal/lanes"
-	"github.com/pleme-io/lifecycle-go/fleet/internal/pull"
 	"github.com/pleme-io/lifecycle-go/fleet/internal/replay"
 	"github.com/pleme-io/lifecycle-go/internal/call"
 )
@@ -31,8 +29,10 @@ type relay struct {
 	host   *Host
 	queue  *lanes.Queue[*output]
 	memory *account
-	sent   func(*output)               // called once an output was published or is a dead letter
-	holds  func(context.Context) error // returns nil when this host had the slot less than holdFor ago
+	sent   func(*output) // called once an output was published or is a dead letter
+
+	// confirmHold returns nil when this host had the slot less than holdFor ago.
+	confirmHold func(context.Context) error
 
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -58,44 +58,50 @@ const (
 	relayWorkers = 4
 )
 
-func newRelay(h *Host, memory *account, sent func(*output), holds func(context.Context) error) *relay {
+func newRelay(h *Host, memory *account, sent func(*output), confirmHold func(context.Context) error) *relay {
 	r := &relay{
-		host:    h,
-		queue:   lanes.New[*output](),
-		sent:    sent,
-		holds:   holds,
-		memory:  memory,
-		targets: make(map[string]*target),
+		host:        h,
+		queue:       lanes.New[*output](),
+		sent:        sent,
+		confirmHold: confirmHold,
+		memory:      memory,
+		targets:     make(map[string]*target),
 	}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	return r
 }
 
-// add publishes an output after the others of its key. It does not wait.
-func (r *relay) add(o *output) {
-	const beside = 500 // what an output takes beside its texts
-	o.size = int64(beside + len(o.Key) + len(o.Topic) + len(o.Data))
-	for name, values := range o.Header {
-		for _, v := range values {
-			o.size += int64(len(name) + len(v))
+// add publishes outputs, each after the others of its key. It does not wait.
+func (r *relay) add(outputs []*output) {
+	for _, o := range outputs {
+		if o.maybeSent { // they come from the replay of the log, and no worker runs yet
+			r.mayBeSent(o)
 		}
 	}
 	r.mu.Lock()
-	r.waiting++ // from here on done keeps what mayBeSent notes
-	r.mu.Unlock()
-	if o.maybeSent { // it comes from the replay of the log
-		r.mayBeSent(o)
-	}
-	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.queue.Add(o.Key, o, 0) != nil {
-		r.waiting-- // the relay has ended; the log keeps the output
-		return
+	for _, o := range outputs {
+		o.size = o.held()
+		if r.queue.Add(o.Key, o, 0) != nil {
+			return // the relay has ended; the log keeps the output
+		}
+		r.waiting++
+		r.memory.send(o.size)
 	}
-	r.memory.send(o.size)
-	if r.endWorkers == nil && !r.stopped {
+	if r.waiting > 0 && r.endWorkers == nil && !r.stopped {
 		r.startWorkersLocked()
 	}
+}
+
+// held returns the memory that an output counts for while it waits.
+func (o *output) held() int64 {
+	size := memoryOverhead + len(o.Key) + len(o.Topic) + len(o.Data)
+	for name, values := range o.Header {
+		for _, v := range values {
+			size += len(name) + len(v)
+		}
+	}
+	return int64(size)
 }
 
 func (r *relay) startWorkersLocked() {
@@ -170,7 +176,7 @@ func (r *relay) publish(ctx context.Context, t *lanes.Task[*output]) error {
 	for name, values := range o.Header {
 		m.Header[name] = values
 	}
-	if err := r.holds(ctx); err != nil {
+	if err := r.confirmHold(ctx); err != nil {
 		return lanes.Uncounted(err)
 	}
 	// The client must not wait and publish again by itself: another host may have the slot by
@@ -294,26 +300,4 @@ func (to *target) read(ctx context.Context, subject string, since time.Time) err
 		return nil // a work queue allows no such reader; its duplicate window has to suffice
 	}
 	return err
-}
-
-var errReserved = errors.New("the topics of the server and of the hosts themselves are not for workers")
-
-// streamOf returns the stream of a worker's topic. It returns an error for a stream that hosts have made:
-// it has the records, the code and the messages of all tenants. A topic with wildcards is judged by the
-// stream that has it.
-func (h *Host) streamOf(ctx context.Context, name string) (jetstream.Stream, error) {
-	s, err := h.js.Stream(ctx, name)
-	if err == nil && s.CachedInfo().Config.Metadata[hostMark] != "" {
-		err = errReserved
-	}
-	if err != nil {
-		return nil, fmt.Errorf("stream %s: %w", name, err)
-	}
-	return s, nil
-}
-
-// reserved reports whether messages on a topic act upon the server or upon hosts, of this fleet
-// or of another one: code that may publish to it has all rights of the host's connection.
-func (h *Host) reserved(topic string) bool {
-	return strings.HasPrefix(topic, "$") || strings.HasPrefix(topic, pull.API(h.js))
 }

@@ -101,13 +101,19 @@ func (r *runner) isFirstAttempt(d *delivery, m *member) bool {
 	return r.members[0].versionFor(d, was).program == m.program
 }
 
+// What a value and an output take in an entry of the log beside their texts, in bytes.
+const (
+	valueOverhead  = 100
+	outputOverhead = 250
+)
+
 // effects returns the effects of a handler, or an error when the server could never store them.
 func (r *runner) effects(key string, a *attempt, outputs []engine.Output) (*step, error) {
 	rec := a.member.record
 	e := &step{writes: append(a.state.changes(), a.state.timerChanges()...)}
-	limit := int(r.host.nc.MaxPayload()) - 4<<10 // less the headers
+	limit := int(r.host.nc.MaxPayload()) - headerRoom
 	for _, w := range e.writes {
-		e.size += len(w.Key) + len(w.Data) + 100
+		e.size += len(w.Key) + len(w.Data) + valueOverhead
 		if len(w.Data) > limit {
 			return nil, &engine.LimitError{What: "state", Limit: fmt.Sprintf("%d bytes for a value", limit)}
 		}
@@ -134,7 +140,7 @@ func (r *runner) effects(key string, a *attempt, outputs []engine.Output) (*step
 			Header: make(map[string][]string, len(o.Header)),
 			Data:   o.Data,
 		}
-		e.size += len(topic) + len(o.Data) + len(rec.Tenant) + 250
+		e.size += len(topic) + len(o.Data) + len(rec.Tenant) + outputOverhead
 		for name, values := range o.Header {
 			if isServerHeader(name) || isHostHeader(name) {
 				continue
@@ -168,20 +174,21 @@ func (r *runner) fail(t *task, a *attempt, err error) {
 	}
 	r.judge(a, true)
 	m, number := a.member, a.tries.Failed+1
-	_, rejected := errors.AsType[*engine.RejectError](err)
+	_, isRejected := errors.AsType[*engine.RejectError](err)
+	isLast := isRejected || number >= r.host.cfg.attempts()
+	if isLast && !m.isCanary {
+		r.giveUp(t, a, number, err)
+		return
+	}
 	counted := tries{Begun: max(a.tries.Begun, 1), Failed: number, CanaryFailed: a.tries.CanaryFailed}
 	delay := r.host.cfg.backoff().After(number)
 	line := fmt.Sprintf("message %s, attempt %d: %v", a.id, number, err)
-	switch {
-	case m.isCanary:
+	if m.isCanary {
 		// The message goes to the worker's own version. That attempt does not count, and a
 		// message that the canary rejects is not rejected.
 		counted = tries{Begun: counted.Begun, CanaryFailed: true}
 		delay = r.host.cfg.RetryBase
 		line = fmt.Sprintf("message %s failed in the canary and goes to the version before it: %v", a.id, err)
-	case rejected, number >= r.host.cfg.attempts():
-		r.giveUp(t, a, number, err)
-		return
 	}
 	m.counts.Failed.Add(1)
 	if err := r.note(a, &step{tries: &counted}); err != nil {
@@ -206,11 +213,13 @@ func (r *runner) giveUp(t *task, a *attempt, attempts int, why error) {
 	rec := a.member.record
 	noted := a.tries
 	noted.Letter = &deadLetterDecision{
-		Worker:   rec.ID,
-		Tenant:   rec.Tenant,
-		Digest:   rec.Digest,
-		Attempts: attempts,
-		Reason:   text.Clip(why.Error(), maxReason),
+		Worker:     rec.ID,
+		UID:        rec.UID,
+		Tenant:     rec.Tenant,
+		Generation: rec.Generation,
+		Digest:     rec.Digest,
+		Attempts:   attempts,
+		Reason:     text.Clip(why.Error(), maxReason),
 	}
 	if err := r.note(a, &step{tries: &noted}); err != nil {
 		r.retryLater(t, a.delivery, r.host.cfg.RetryBase)
@@ -219,5 +228,5 @@ func (r *runner) giveUp(t *task, a *attempt, attempts int, why error) {
 	a.member.counts.Failed.Add(1)
 	line := fmt.Sprintf("message %s is a dead letter after attempt %d: %s", a.id, attempts, noted.Letter.Reason)
 	r.host.lines.add(rec, true, line)
-	r.storeDeadLetter(t, a.delivery, a.member.counts, *noted.Letter)
+	r.storeDeadLetter(t, a.delivery, *noted.Letter)
 }

@@ -96,8 +96,8 @@ func (s *slot) start(ctx context.Context, members []*member) (*runner, error) {
 		r.partition.stop(ctx)
 		return nil, err
 	}
-	r.watchdog = time.AfterFunc(math.MaxInt64, r.watch)
-	r.partition.timers.startClock(time.AfterFunc(math.MaxInt64, r.takeTimers))
+	r.watchdog = stoppedTimer(r.watch)
+	r.partition.timers.startClock(stoppedTimer(r.takeTimers))
 	s.partition.Store(r.partition)
 	s.host.running.Add(2)
 	call.Go("feed of slot "+s.name, r.feed, func(err error) {
@@ -109,6 +109,9 @@ func (s *slot) start(ctx context.Context, members []*member) (*runner, error) {
 	r.handler.Start(r.ctx, "slot", s.name, r.handleAll, r.end)
 	return r, nil
 }
+
+// stoppedTimer returns a timer that calls fn once it is Reset.
+func stoppedTimer(fn func()) *time.Timer { return time.AfterFunc(math.MaxInt64, fn) }
 
 // sourceOf names a stream. One that is made again under its old name has other messages.
 func sourceOf(stream string, created time.Time) string {

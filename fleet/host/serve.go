@@ -28,7 +28,7 @@ func (h *Host) serve(ctx context.Context) error {
 	h.mu.Unlock()
 	sweeping, stopSweeps := context.WithCancel(work)
 	h.running.Add(1)
-	call.Go("sweeps of hosted workers", func() error { return h.sweeps(sweeping) }, func(err error) {
+	call.Go("sweeps of hosted workers", func() error { return h.sweepRegularly(sweeping) }, func(err error) {
 		if err != nil {
 			h.log.Error("hosted workers: the sweeps of this host have ended by themselves", "error", err)
 		}

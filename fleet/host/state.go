@@ -37,7 +37,8 @@ type states struct {
 // its timeout.
 const maxAsking = 128
 
-// headerOp marks a deleted value, as in a key-value bucket.
+// headerOp marks a deleted value, as in a key-value bucket. The mark has no TTL: when it is gone, a
+// server that is killed brings the value back. See [storedTimer].
 const headerOp = "KV-Operation"
 
 // stateWrite is a value that a worker puts or deletes, or a timer that it sets or cancels.

@@ -1,9 +1,15 @@
 package host
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"strings"
 
+	"github.com/nats-io/nats.go/jetstream"
+
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
+	"github.com/pleme-io/lifecycle-go/fleet/internal/pull"
 )
 
 // validPattern reports whether topic can be subscribed to.
@@ -49,4 +55,26 @@ func covers(pattern, other string) bool {
 		}
 	}
 	return strings.Count(pattern, ".") == strings.Count(other, ".")
+}
+
+var errReserved = errors.New("the topics of the server and of the hosts themselves are not for workers")
+
+// streamOf returns the stream of a worker's topic. It returns an error for a stream that hosts have made:
+// it has the records, the code and the messages of all tenants. A topic with wildcards is judged by the
+// stream that has it.
+func (h *Host) streamOf(ctx context.Context, name string) (jetstream.Stream, error) {
+	s, err := h.js.Stream(ctx, name)
+	if err == nil && s.CachedInfo().Config.Metadata[hostMark] != "" {
+		err = errReserved
+	}
+	if err != nil {
+		return nil, fmt.Errorf("stream %s: %w", name, err)
+	}
+	return s, nil
+}
+
+// reserved reports whether messages on a topic act upon the server or upon hosts, of this fleet
+// or of another one: code that may publish to it has all rights of the host's connection.
+func (h *Host) reserved(topic string) bool {
+	return strings.HasPrefix(topic, "$") || strings.HasPrefix(topic, pull.API(h.js))
 }

@@ -37,8 +37,9 @@ func (h *Host) sweep(ctx context.Context, age time.Duration) error {
 	return nil
 }
 
-// sweeps sweeps a minute after the start, and then every sweepEvery, until ctx ends.
-func (h *Host) sweeps(ctx context.Context) error {
+// sweepRegularly calls sweep a minute after the start, and then every sweepEvery, until ctx ends. It
+// leaves out a turn at which the host is not ready.
+func (h *Host) sweepRegularly(ctx context.Context) error {
 	for wait := time.Minute; ; wait = sweepEvery {
 		select {
 		case <-ctx.Done():

@@ -20,16 +20,28 @@ type Counts struct {
 func (h *Host) counts(r *Record) *Counts {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	versions := h.tallies[r.ID]
+	return h.countsLocked(r.codeVersion())
+}
+
+func (h *Host) countsLocked(of codeVersion) *Counts {
+	versions := h.tallies[of.worker.id]
 	if versions == nil {
 		versions = make(map[codeVersion]*Counts)
-		h.tallies[r.ID] = versions
+		h.tallies[of.worker.id] = versions
 	}
-	key := r.codeVersion()
-	if versions[key] == nil {
-		versions[key] = new(Counts)
+	if versions[of] == nil {
+		versions[of] = new(Counts)
 	}
-	return versions[key]
+	return versions[of]
+}
+
+// countLetter counts the dead letter of a message that a version gave up, on this host or on another one.
+func (h *Host) countLetter(of codeVersion) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if rec := h.known[of.worker.id]; rec != nil && rec.workerUID() == of.worker { // or it was deleted meanwhile
+		h.countsLocked(of).DeadLetters.Add(1)
+	}
 }
 
 // keepCountsLocked forgets the counts under an id except those of the versions in the history of r, the

@@ -312,14 +312,14 @@ func (ts *timers) lookNowLocked() {
 // be set, and this process's own may run faster or slower.
 const lookAtLeast = time.Minute
 
-// take takes out timers that are due, so that at most most are out, and sets the process's
+// take takes out timers that are due, until limit of them are out, and sets the process's
 // timer for the next one.
-func (ts *timers) take(now time.Time, most int) (due []*pendingTimer) {
+func (ts *timers) take(now time.Time, limit int) (due []*pendingTimer) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
-	for len(ts.taken) < most {
-		t, some := ts.queue.Min()
-		if !some {
+	for len(ts.taken) < limit {
+		t, ok := ts.queue.Min()
+		if !ok {
 			break
 		}
 		if wait := t.Due.Sub(now); wait > 0 {
@@ -365,7 +365,8 @@ func (ts *timers) forget(of workerUID) {
 	}
 }
 
-// ofKey returns the timers of a key by name, and how many its worker has.
+// ofKey makes a [timerSource] of timers: it returns the timers of a key by name, and how many its
+// worker has. The error is always nil.
 func (ts *timers) ofKey(_ context.Context, rec *Record, key string) (map[string]*pendingTimer, int, error) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()

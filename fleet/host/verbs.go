@@ -295,7 +295,7 @@ func (h *Host) Rollback(ctx context.Context, id, digest string, opts ...Option) 
 	}
 	o := optionsOf(opts)
 	if rec.Candidate != nil && len(digest) >= 8 && strings.HasPrefix(rec.Digest, strings.ToLower(digest)) {
-		changed, err := h.endCanary(ctx, rec, false, o, func(*Record) {})
+		changed, err := h.endCanary(ctx, rec, false, o, nil)
 		if err != nil {
 			return fmt.Errorf("roll back: %w", err)
 		}

@@ -39,9 +39,10 @@ func (r *runner) watch() {
 
 func (r *runner) look(a *attempt, now time.Time) {
 	ackWait := r.host.cfg.AckWait
-	switch silent := now.Sub(a.lastBeat); {
-	case silent > ackWait*3/4 || !r.host.members.held():
-		// Another host may have the message by now: end this handler.
+	silent := now.Sub(a.lastBeat)
+	anotherMayHaveIt := silent > ackWait*3/4 || !r.host.members.held()
+	switch {
+	case anotherMayHaveIt:
 		a.cancel(ErrDetached)
 		if silent > ackWait+unresponsive && a.answered.CompareAndSwap(false, true) {
 			r.abandon()

@@ -100,7 +100,7 @@ func (d *dependencies) note(name string, at time.Time, err error) {
 	case err != nil:
 		d.away[name] = outage{name, at, err}
 		d.log.Warn("operator: a dependency is away; answers are old or say so", "dependency", name, "error", err)
-	case err == nil && down:
+	case down:
 		delete(d.away, name)
 		d.log.Info("operator: the dependency is back",
 			"dependency", name, "was_away", time.Since(was.since).Round(time.Second))

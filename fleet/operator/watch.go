@@ -56,10 +56,10 @@ func serveStream[M any](
 	if !who.Until.IsZero() && who.Until.Before(until) {
 		until = who.Until
 	}
-	var sending sync.Mutex // one message at a time
+	sending := make(chan struct{}, 1) // one message at a time; a mutex would stop the clock of synctest
 	put := func(m M) error {
-		sending.Lock()
-		defer sending.Unlock()
+		sending <- struct{}{}
+		defer func() { <-sending }()
 		if err := send(m); err != nil { // the caller hung up, or did not read for longer than a write may take
 			return Errorf(connect.CodeCanceled, ReasonStreamOver, "", "a message of the watch cannot be sent: %v", err)
 		}

@@ -452,8 +452,9 @@ func (a *announcer) noteEnd(ctx context.Context) {
 	a.journal.add(e)
 	err := a.journal.flush(ctx, a.event(Event{}))
 	// A server answers and cannot write, for example while it still removes the files of a
-	// journal that was deleted: the hook has time to ask again.
-	for err != nil && !natserr.Away(err) && a.sleep(ctx, pace) {
+	// journal that was deleted: the hook has time to ask again. Any other error, as for a
+	// journal of another fleet, would come again.
+	for natserr.Code(err) != 0 && !natserr.Away(err) && a.sleep(ctx, pace) {
 		err = a.journal.flush(ctx, a.event(Event{}))
 	}
 	if err != nil {

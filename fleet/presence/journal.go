@@ -22,7 +22,8 @@ type Event struct {
 	Service string    `json:"service"`
 	Process string    `json:"process"` // the id
 	// Kind is "joined", "phase", "unit", "restart", "killed", "probe", "hook", "drainer",
-	// "reload", "suspended", "resumed", "command", "exit", "lost", "returned" or "dropped".
+	// "reload", "suspended", "resumed", "command", "exit", "lost", "returned" or "dropped";
+	// "forged" for a record that cannot be read, or that says it is of another process.
 	Kind       string `json:"kind"`
 	Name       string `json:"name,omitempty"` // of the unit, the probe, the hook
 	From       string `json:"from,omitempty"`
@@ -40,7 +41,7 @@ type Event struct {
 	Life time.Time `json:"life,omitzero"`
 
 	// Waited is how long the event waited in its process. The broker's time minus this is
-	// when it happened, also when the process's clock is wrong.
+	// when it happened, also when the process's clock is wrong. In JSON it is in nanoseconds.
 	Waited time.Duration `json:"waited,omitempty"`
 
 	once string    // an id that the journal takes only once, "" for none
@@ -149,7 +150,7 @@ func readEvent(r eventlog.Record) Event {
 type EventQuery struct {
 	Service, Process string // Process may lack the service and the dot
 	Kinds            []string
-	Contains         string
+	Contains         string // a part of one of the texts from Service to Host, in any case
 	Since, Until     time.Time
 	After            uint64 // only events with a later Seq
 	Before           uint64 // the end of the previous page

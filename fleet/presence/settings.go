@@ -71,20 +71,23 @@ func shown(list []Setting) (out []Setting, truncated bool) {
 			return out, true
 		}
 		secret := redact.Named(s.Key)
-		show := func(field *string, value bool) { // value: it may be a secret
+		show := func(field *string) {
 			if len(*field) > maxSettingText {
 				truncated = true
-			}
-			if value && secret && *field != "" && *field != "none" && *field != `""` {
-				*field = "[secret]"
 			}
 			// A secret that is cut in two would not look like one.
 			*field = text.Clip(redact.Text(text.Clip(*field, maxRead)), maxSettingText)
 		}
-		show(&s.Key, false)
-		show(&s.Value, true)
-		show(&s.Source, false)
-		show(&s.InForce, true)
+		showValue := func(field *string) {
+			if secret && *field != "" && *field != "none" && *field != `""` {
+				*field = "[secret]"
+			}
+			show(field)
+		}
+		show(&s.Key)
+		showValue(&s.Value)
+		show(&s.Source)
+		showValue(&s.InForce)
 		lost := s.Lost[:min(len(s.Lost), maxLost)]
 		truncated = truncated || len(s.Lost) > maxLost
 		s.Lost = nil
@@ -92,10 +95,10 @@ func shown(list []Setting) (out []Setting, truncated bool) {
 			if source, _, ok := strings.Cut(one, ": "); ok && secret {
 				one = source + ": [secret]"
 			}
-			show(&one, false)
+			show(&one)
 			s.Lost = append(s.Lost, one)
 		}
-		if encoded, err := json.Marshal(s); err == nil { // texts always can be encoded
+		if encoded, err := json.Marshal(s); err == nil { // texts can always be encoded
 			size += len(encoded)
 		}
 		out = append(out, s)

@@ -28,9 +28,9 @@ type Stream struct {
 type Consumer struct {
 	Name    string
 	Pending uint64 // messages that it has not delivered
-	InHand  int    // messages that it has delivered and that are not acknowledged
-	Again   int    // of InHand: messages that it has delivered more than once
-	Floor   uint64 // all messages up to this one are acknowledged, or delivered when none is needed
+	InHand  int    // messages that it has delivered and that are not acknowledged (num_ack_pending)
+	Again   int    // of InHand: messages that it has delivered more than once (num_redelivered)
+	Floor   uint64 // all messages up to this one are acknowledged (ack_floor), or delivered when none is needed
 	Paused  bool
 	Host    string // the name of the hosts of workers that have made it, "" for none
 }

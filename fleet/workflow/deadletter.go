@@ -31,13 +31,31 @@ type DeadLetter struct {
 	At time.Time `json:"at"`
 }
 
+// putLetter stores a dead letter. One that is there, of a process that was killed or of a journal
+// before this one, is removed first: see removeLetter.
 func (s *hookStore) putLetter(ctx context.Context, d DeadLetter) error {
 	data, err := json.Marshal(d)
 	if err != nil {
 		return err
 	}
-	_, err = s.kv.Put(ctx, s.letters+strconv.FormatUint(d.Revision, 10), data)
+	key := s.letters + strconv.FormatUint(d.Revision, 10)
+	_, err = s.kv.Create(ctx, key, data)
+	if errors.Is(err, jetstream.ErrKeyExists) {
+		if err = s.removeLetter(ctx, key); err == nil {
+			_, err = s.kv.Create(ctx, key, data)
+		}
+	}
 	return err
+}
+
+// removeLetter removes a letter from the stream and leaves no mark. A server that is killed would bring
+// the letter back once a mark in its place had expired.
+func (s *hookStore) removeLetter(ctx context.Context, key string) error {
+	stream, err := s.bucket.js.Stream(ctx, s.bucket.stream)
+	if err != nil {
+		return natserr.Plain(err)
+	}
+	return stream.Purge(ctx, jetstream.WithPurgeSubject(s.bucket.subject(key)))
 }
 
 // readLetters returns the dead letters, by revision.
@@ -192,11 +210,6 @@ func (m *Manager) letter(ctx context.Context, workflow, hook string, revision ui
 	return l, err
 }
 
-// remove removes the letter. The server forgets it whole after letterMark.
-func (l *storedLetter) remove(ctx context.Context) error {
-	return l.store.kv.Purge(ctx, l.key, jetstream.PurgeTTL(letterMark))
-}
-
 // Redrive calls a hook once more for a dead letter, in this process, and removes the
 // letter when the hook returns nil. It returns the hook's error, ErrEntityNotFound when there
 // is no such letter or the journal no longer has its write, and ErrJournal when the letter is of
@@ -222,7 +235,7 @@ func (m *Manager) Redrive(ctx context.Context, workflow, hook string, revision u
 	if _, err := h.call(ctx, re); err != nil {
 		return err
 	}
-	if err := l.remove(ctx); err != nil {
+	if err := l.store.removeLetter(ctx, l.key); err != nil {
 		return fmt.Errorf("the hook has run, and its letter could not be removed: %w", err)
 	}
 	return nil
@@ -236,5 +249,5 @@ func (m *Manager) Discard(ctx context.Context, workflow, hook string, revision u
 	if err != nil {
 		return err
 	}
-	return l.remove(ctx)
+	return l.store.removeLetter(ctx, l.key)
 }

@@ -58,7 +58,7 @@ type follower struct {
 	missing   time.Time         // since when the stream is missing
 	readAgain bool              // everything has to be read again
 	synced    bool              // the reader has the initial content
-	keys      map[string]uint64 // the last revision of each key, with the bit removed for a deletion
+	keys      map[string]uint64 // the last revision of each key, with deletedBit when that was a deletion
 	read      uint64            // the last message that was passed on
 	readAt    time.Time         // when the server stored that message
 	passed    uint64            // messages of the current consumer
@@ -312,7 +312,7 @@ func (f *follower) pass(e *entry) {
 	f.to.Put(e.key, e)
 	f.keys[e.key] = e.revision
 	if e.deleted() {
-		f.keys[e.key] |= removed
+		f.keys[e.key] |= deletedBit
 	}
 	f.read, f.readAt = e.revision, e.at
 	if f.pendingLook != nil && e.revision == f.pendingLook.last {

@@ -69,13 +69,8 @@ func HookBucket(bucket string) jetstream.KeyValueConfig {
 		Description: "progress and dead letters of the hooks of " + bucket,
 		History:     1,
 		Storage:     jetstream.FileStorage,
-		// A letter that is redriven or discarded leaves a mark, which each list of the letters reads.
-		LimitMarkerTTL: letterMark,
 	}
 }
-
-// letterMark is how long the mark of a letter that was removed stays.
-const letterMark = time.Hour
 
 func hooksOf(bucket string) string { return bucket + "_HOOKS" }
 

@@ -5,12 +5,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/pleme-io/lifecycle-go/fleet/broker"
@@ -385,10 +387,45 @@ func TestStatusOfAHook(t *testing.T) {
 	}
 	stream, err := r.js.Stream(ctx, "KV_MISSIONS_HOOKS")
 	must(t, err)
-	mark, err := stream.GetLastMsgForSubject(ctx, fmt.Sprintf("$KV.MISSIONS_HOOKS.dead.%x.test.%d", survey, letters[0].Revision))
+	left, err := stream.GetLastMsgForSubject(ctx, fmt.Sprintf("$KV.MISSIONS_HOOKS.dead.%x.test.%d", survey, letters[0].Revision))
+	if !errors.Is(err, jetstream.ErrMsgNotFound) {
+		t.Errorf("a letter that was discarded leaves %v, %v", left, err)
+	}
+}
+
+// TestRemovedLettersStayGone kills the server of a hook whose letter was discarded. The letter had
+// replaced another one, which a server that starts again would bring back.
+func TestRemovedLettersStayGone(t *testing.T) {
+	cluster := brokertest.StartCluster(t, 1)
+	b := brokertest.Connect(t, broker.Config{
+		URL:     cluster.URL(),
+		Buckets: []jetstream.KeyValueConfig{missionsBucket, workflow.HookBucket("MISSIONS")},
+		Streams: []jetstream.StreamConfig{missionsJournal},
+	})
+	r := hooked(t, b, workflow.Hook{Attempts: 1, Replay: true, Do: func(context.Context, workflow.Reaction) error {
+		return errors.New("no")
+	}})
+	ctx := testContext(t)
+	r.create(t, "m1", "planning")
+	rec, err := r.record(ctx, "m1")
 	must(t, err)
-	if mark.Header.Get("Nats-TTL") == "" {
-		t.Errorf("the mark of a discarded letter stays for ever, where each list of the letters reads it: %v", mark.Header)
+	kv, err := r.js.KeyValue(ctx, "MISSIONS_HOOKS")
+	must(t, err)
+	_, err = kv.PutString(ctx, fmt.Sprintf("dead.%x.test.%d", survey, rec.Revision), `{"id": "of a journal before"}`)
+	must(t, err)
+	stop := r.hooks(t)
+	brokertest.Await(t, "the letter of m1", func() bool {
+		letters, err := r.DeadLetters(ctx, survey, "test")
+		return err == nil && len(letters) == 1 && letters[0].Revision == rec.Revision
+	})
+	stop()
+	must(t, r.Discard(ctx, survey, "test", rec.Revision))
+	cluster.Kill(0)
+	cluster.Start(0)
+	brokertest.Await(t, "the server answers", func() bool { _, err := r.missions.Get(ctx, "m1"); return err == nil })
+	letters, err := r.DeadLetters(ctx, survey, "test")
+	if err != nil || len(letters) > 0 {
+		t.Errorf("there is again the letter %+v, %v", letters, err)
 	}
 }
 
@@ -465,4 +502,60 @@ func TestHookLosesTheAnswerToItsProgress(t *testing.T) {
 	if got := reacted.of("a"); got != "[>planning planning>flying]" {
 		t.Errorf("the reactions are %s", got)
 	}
+}
+
+// TestAGivenUpReactionIsToldOnce has a server that takes no dead letter at first. The log tells the
+// reaction once, when the letter is stored.
+func TestAGivenUpReactionIsToldOnce(t *testing.T) {
+	b := hookServer(t)
+	ctx := testContext(t)
+	stream, err := b.JetStream().Stream(ctx, "KV_MISSIONS_HOOKS")
+	must(t, err)
+	withoutLetters := stream.CachedInfo().Config
+	withoutLetters.Subjects = []string{"$KV.MISSIONS_HOOKS.state.>"}
+	_, err = b.JetStream().UpdateStream(ctx, withoutLetters)
+	must(t, err)
+	var refused atomic.Int64
+	refuse, err := b.Conn().Subscribe("$KV.MISSIONS_HOOKS.dead.>", func(m *nats.Msg) {
+		refused.Add(1)
+		_ = m.Respond([]byte(`{"error":{"code":503,"err_code":10077,"description":"it takes none"}}`))
+	})
+	must(t, err)
+
+	told := lineCounter{text: "a hook has given up a reaction"}
+	m := workflow.NewManager(b.JetStream(), slog.New(slog.NewTextHandler(&told, nil)))
+	t.Cleanup(func() { must(t, m.Close()) })
+	never := func(context.Context, workflow.Reaction) error { return errors.New("no") }
+	must(t, m.Register(survey, newMission, table, workflow.WithJournal(),
+		workflow.WithHook(workflow.Hook{Name: "test", Replay: true, Attempts: 1, Backoff: quick, Do: never})))
+	must(t, m.Create(ctx, &Mission{ID: "m1", State: "flying"}))
+	background(t, m.Hooks)
+	brokertest.Await(t, "the letter to be refused again", func() bool { return refused.Load() > 2 })
+	if n := told.n.Load(); n != 0 {
+		t.Errorf("the log tells the reaction %d times before its letter is stored", n)
+	}
+	must(t, refuse.Unsubscribe())
+	_, err = b.JetStream().UpdateStream(ctx, stream.CachedInfo().Config)
+	must(t, err)
+	brokertest.Await(t, "the letter", func() bool {
+		letters, err := m.DeadLetters(ctx, survey, "test")
+		must(t, err)
+		return len(letters) == 1 && told.n.Load() > 0
+	})
+	if n := told.n.Load(); n != 1 {
+		t.Errorf("the log tells the reaction %d times, want once", n)
+	}
+}
+
+// lineCounter counts the lines of a log that have a text.
+type lineCounter struct {
+	text string
+	n    atomic.Int64
+}
+
+func (c *lineCounter) Write(line []byte) (int, error) {
+	if strings.Contains(string(line), c.text) {
+		c.n.Add(1)
+	}
+	return len(line), nil
 }

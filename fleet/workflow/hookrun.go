@@ -77,7 +77,7 @@ func (m *Manager) runHook(ctx context.Context, r *registration, h *Hook) {
 	lastLogged := ""
 	for n := 1; ctx.Err() == nil; n++ {
 		began := time.Now()
-		err := natserr.Plain(run.once(ctx))
+		err := natserr.Plain(run.session(ctx))
 		if ctx.Err() != nil {
 			return
 		}
@@ -117,8 +117,8 @@ type written struct {
 	at       time.Time
 }
 
-// once runs the hook until ctx ends or something other than the hook fails.
-func (run *hookRun) once(ctx context.Context) error {
+// session runs the hook until ctx ends or something other than the hook fails.
+func (run *hookRun) session(ctx context.Context) error {
 	err := run.r.bucket.checkJournal(ctx)
 	if err != nil {
 		return err
@@ -242,7 +242,7 @@ func (run *hookRun) readFrom(ctx context.Context, last *written) error {
 }
 
 // accept reports whether the hook reacts to an entry that it has not done yet, and how
-// often the reaction has failed before.
+// often the reaction has failed before. An entry that the hook does not want is done with this.
 func (run *hookRun) accept(e *entry) (wanted bool, failures int) {
 	run.mu.Lock()
 	defer run.mu.Unlock()
@@ -349,10 +349,9 @@ func (run *hookRun) failed(_ context.Context, t *lanes.Task[written], _ error) {
 
 func (run *hookRun) dead(ctx context.Context, t *lanes.Task[written], why error) error {
 	w := t.Value
-	run.log.Warn("a hook has given up a reaction", "key", t.Key, "revision", w.revision, "attempts", t.Failed, "error", why)
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
-	return run.store.putLetter(ctx, DeadLetter{
+	err := run.store.putLetter(ctx, DeadLetter{
 		ID:       run.r.reactionID(t.Key, w),
 		Hook:     run.h.Name,
 		Key:      t.Key,
@@ -361,6 +360,10 @@ func (run *hookRun) dead(ctx context.Context, t *lanes.Task[written], why error)
 		Error:    why.Error(),
 		At:       time.Now().UTC(),
 	})
+	if err == nil {
+		run.log.Warn("a hook has given up a reaction", "key", t.Key, "revision", w.revision, "attempts", t.Failed, "error", why)
+	}
+	return err
 }
 
 func (run *hookRun) done(t *lanes.Task[written]) {

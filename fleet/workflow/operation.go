@@ -141,8 +141,8 @@ func (o *operation) consider(ctx context.Context, noGuess bool) (*entry, decisio
 		if readErr != nil {
 			return nil, decision{}, readErr
 		}
-		sameTimes := cur == nil || !cur.guessed
-		if err != nil && sameTimes && revisionOf(stored) == revisionOf(cur) {
+		hasServerTimes := cur == nil || !cur.guessed
+		if err != nil && hasServerTimes && revisionOf(stored) == revisionOf(cur) {
 			return stored, decision{}, err
 		}
 		cur = stored

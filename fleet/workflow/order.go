@@ -88,9 +88,9 @@ func (v *view) sorted(ctx context.Context, q *selection) (page Page, err error) 
 		}
 		return cmp.Or(c, cmp.Compare(a.id, b.id))
 	}
-	enough := math.MaxInt / 4 // more than there can be, and twice of it is an int
-	if q.Limit > 0 && q.Offset < enough && q.Limit < enough-q.Offset {
-		enough = q.Offset + q.Limit
+	end := math.MaxInt // of the page
+	if q.Limit > 0 && q.Limit < end-q.Offset {
+		end = q.Offset + q.Limit
 	}
 	err = v.scan(ctx, q, func(en *entity) bool {
 		p, ok := q.decoded(en)
@@ -98,16 +98,16 @@ func (v *view) sorted(ctx context.Context, q *selection) (page Page, err error) 
 			return true
 		}
 		best = append(best, found{*en, p})
-		if len(best) >= 2*enough+scanStep {
+		if (len(best)-scanStep)/2 >= end {
 			slices.SortFunc(best, inOrder)
-			clear(best[enough:])
-			best = best[:enough]
+			clear(best[end:])
+			best = best[:end]
 		}
 		return true
 	})
 	slices.SortFunc(best, inOrder)
 	for i, f := range best {
-		if i >= q.Offset && i < enough {
+		if i >= q.Offset && i < end {
 			page.Records = append(page.Records, f.record(q.r, f.p))
 		}
 	}
@@ -124,26 +124,29 @@ type PhaseCount struct {
 	// Stuck is how many of them have been in it for as long as the caller asked about,
 	// or longer.
 	Stuck int
-	// Oldest is since when the first of those in it has been there, and OldestID its id; Median is
-	// since when half of them have. They are zero for none.
+	// Oldest is when the entity entered that has been in it for the longest time, and OldestID is its
+	// id. Half of them entered by Median. They are zero when no entity is in the phase.
 	Oldest, Median time.Time
 	OldestID       string
 }
 
 // Counts returns how many entities of a workflow are in each phase, sorted by phase. The
 // phases are all of the table, and others that entities are in. Stuck counts entities that
-// have been in their phase for at least the time longer, by the server's clock;
-// [ListOptions].InPhaseFor lists them. It visits every entity of the view and decodes
-// none.
+// have been in their phase for at least this long, by the server's clock, and every entity for 0;
+// [ListOptions].InPhaseFor lists them. A negative time is an error. Counts visits every entity of
+// the view and decodes none.
 func (m *Manager) Counts(ctx context.Context, workflow string, longer time.Duration) (list []PhaseCount, err error) {
 	defer wrap(&err, "count %s", workflow)
 	r, err := m.registration(workflow)
 	if err != nil {
 		return nil, err
 	}
-	q, err := m.selection(ctx, r, ListOptions{InPhaseFor: longer})
-	if err != nil {
-		return nil, err
+	if longer < 0 {
+		return nil, fmt.Errorf("the time in the phase is %v, want 0 or more", longer)
+	}
+	before := int64(math.MaxInt64)
+	if longer > 0 {
+		before = m.ago(ctx, r, longer)
 	}
 	v, err := r.viewed(ctx)
 	if err != nil {
@@ -159,13 +162,12 @@ func (m *Manager) Counts(ctx context.Context, workflow string, longer time.Durat
 	for _, phase := range r.table.Phases() {
 		count(phase)
 	}
-	before, since := q.before, make(map[string][]int64)
-	q.before = 0
-	err = v.scan(ctx, q, func(en *entity) bool {
+	since := make(map[string][]int64)
+	err = v.scan(ctx, &selection{r: r}, func(en *entity) bool {
 		c := count(en.phaseName())
 		c.Entities++
 		since[c.Phase] = append(since[c.Phase], en.since)
-		if before == 0 || en.since <= before {
+		if en.since <= before {
 			c.Stuck++
 		}
 		if at := time.Unix(0, en.since); c.Oldest.IsZero() || at.Before(c.Oldest) {

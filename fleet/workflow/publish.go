@@ -43,8 +43,7 @@ type answer struct {
 	unsent   bool // the message was not sent, and will not be
 }
 
-// publish sends a message once. The client library would send it again when no answer comes, and
-// could take an answer to the first message for an answer to the second.
+// publish sends a message once, and notes in b.doubtful whether the server may take no writes.
 func (b *bucket) publish(ctx context.Context, msg *nats.Msg) *answer {
 	got := b.send(ctx, msg)
 	switch {
@@ -66,7 +65,8 @@ func (a *answer) isDoubtful() bool {
 	return isStoreFault(a.err) || !isRefusal(a.err)
 }
 
-// send is publish without its conclusions about the bucket.
+// send sends a message once. The client library would send it again when no answer comes, and
+// could take an answer to the first message for an answer to the second.
 func (b *bucket) send(ctx context.Context, msg *nats.Msg) *answer {
 	if ctx.Err() != nil {
 		return &answer{err: b.over(ctx), unsent: true}
@@ -153,9 +153,11 @@ func (b *bucket) resolve(ctx context.Context, key string, a *attempt, got *answe
 				return 0, errConflict
 			case is == untraceable && unanswered:
 				return fail(ErrOutcomeUnknown, errUntraceable)
-			case is == untraceable, !unanswered && conflicts >= maxConflicts:
-				// Every message was answered with a conflict, so none was stored. After so many
-				// conflicts with a write that is not there, the bucket was restored from a backup.
+			case is == untraceable: // every message was answered with a conflict, so none was stored
+				return 0, errConflict
+			case !unanswered && conflicts >= maxConflicts:
+				// After so many conflicts with a write that is not there, the bucket was restored from
+				// a backup.
 				return 0, errConflict
 			}
 		} else if _, err := b.last(ctx, key); errors.Is(err, jetstream.ErrBucketNotFound) {

@@ -16,8 +16,8 @@ import (
 // it looks at the bucket: it compares the number of keys at the sequence number that it
 // has read up to. It has every key of the bucket, so with equal numbers the keys are equal.
 
-// removed marks the revision of a key, in follower.keys, as a deletion.
-const removed = 1 << 63
+// deletedBit marks the revision of a key, in follower.keys, as a deletion.
+const deletedBit = 1 << 63
 
 // maxChecks bounds how many keys one round asks the server about, one by one.
 const maxChecks = 1000
@@ -88,7 +88,7 @@ func (f *follower) reached(l *bucketState) {
 	}
 	if len(f.keys) != l.keys {
 		for key, revision := range f.keys {
-			if revision&^removed < l.first {
+			if revision&^deletedBit < l.first {
 				f.lose(key)
 			}
 		}
@@ -106,7 +106,7 @@ func (f *follower) reached(l *bucketState) {
 func (f *follower) lose(key string) {
 	known := f.keys[key]
 	delete(f.keys, key)
-	if known&removed == 0 {
+	if known&deletedBit == 0 {
 		f.to.Put(key, &entry{key: key, revision: f.read, at: time.Now(), meta: meta{removal: "PURGE"}})
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/google/btree"
 )
@@ -36,8 +37,7 @@ func (m *Manager) selection(ctx context.Context, r *registration, opts ListOptio
 			opts.Limit, opts.Offset, opts.InPhaseFor, opts.MaxStale)
 	}
 	if opts.InPhaseFor > 0 {
-		_ = m.clock.look(ctx, r.bucket) // without the server, time goes on by this process's clock
-		q.before = m.clock.Now().Add(-opts.InPhaseFor).UnixNano()
+		q.before = m.ago(ctx, r, opts.InPhaseFor)
 	}
 	for _, name := range slices.Sorted(maps.Keys(opts.Range)) {
 		b, err := r.within(name, opts.Range[name])
@@ -70,6 +70,12 @@ func (m *Manager) selection(ctx context.Context, r *registration, opts ListOptio
 		}
 	}
 	return q, nil
+}
+
+// ago returns the instant that long ago, by the server's clock.
+func (m *Manager) ago(ctx context.Context, r *registration, d time.Duration) int64 {
+	_ = m.clock.look(ctx, r.bucket) // without the server, time goes on by this process's clock
+	return m.clock.Now().Add(-d).UnixNano()
 }
 
 // query returns the selected records. It holds the view's lock for a few entities at a

@@ -65,14 +65,14 @@ func (v *view) add(r *registration) {
 	}
 	v.mu.Lock()
 	v.regs = regs
+	if !r.viewless {
+		v.indexes[r.workflow] = newIndex(r)
+		v.clearLocked()
+	}
 	v.mu.Unlock()
 	if r.viewless {
 		return
 	}
-	v.mu.Lock()
-	v.indexes[r.workflow] = newIndex(r)
-	v.clearLocked()
-	v.mu.Unlock()
 	v.follow.created = time.Time{}
 	v.follow.forget()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -259,7 +259,8 @@ func (v *view) entryOf(r *registration, key string) *entry {
 	return nil
 }
 
-// wait waits until the view has read the bucket. It returns jetstream.ErrBucketNotFound when
+// wait waits until the view has read the bucket and until, which may be nil, returns true. It
+// calls until under the view's lock for reading. It returns jetstream.ErrBucketNotFound when
 // the bucket has been missing for a while, and ErrClosed after the Manager's Close.
 func (v *view) wait(ctx context.Context, until func() bool) error {
 	for {

@@ -134,8 +134,11 @@ func (w *watcher) entry(e *entry) {
 	regs := v.regs
 	v.mu.RUnlock()
 	id, isSent := w.ids[e.key]
-	isByOther := e.deleted() && e.workflow == "" // such a deletion does not name the workflow
-	if isByOther && !isSent || !isByOther && owner(regs, e) != w.r {
+	isOurs := isSent // a deletion by another program does not name the workflow
+	if !e.deleted() || e.workflow != "" {
+		isOurs = owner(regs, e) == w.r
+	}
+	if !isOurs {
 		return
 	}
 	event := Event{Kind: EventPut, Revision: e.revision, At: e.at, Trace: e.trace, Moved: e.moved()}

@@ -58,6 +58,7 @@ func options(opts []WriteOption) writeOptions {
 	return w
 }
 
+// decision is a write that was decided on, and what it says about itself in its headers.
 type decision struct {
 	meta
 	next  Participant // nil for a deletion, and for a change of phase that needs no decoding
@@ -109,6 +110,7 @@ func (r *registration) splices(cur *entry) bool {
 	return err == nil && version >= r.version
 }
 
+// mutated decides on an entity by its decoded participant, which mutator changes; nil changes nothing.
 func (r *registration) mutated(id string, cur *entry, decide decider, mutator func(Participant) error) (decision, error) {
 	p, base, err := r.open(cur)
 	if err != nil {

@@ -51,7 +51,7 @@ func whole[N int | int64](field string, raw []byte, least, most N) (N, error) {
 // capabilities returns the names of what a worker is able to do.
 func capabilities(raw []byte) ([]string, error) {
 	var names []string
-	if err := json.Unmarshal(raw, &names); err != nil || raw[0] == 'n' {
+	if err := json.Unmarshal(raw, &names); err != nil || names == nil { // nil is null
 		return nil, fmt.Errorf("%w: capabilities is %s, want a list of names", ErrField, Excerpt(raw))
 	}
 	for _, name := range names {

@@ -136,7 +136,8 @@ func (h *Handle) touch(name string) {
 	}
 }
 
-// SetTimer sets a timer when the message is committed.
+// SetTimer sets a timer when the message is committed. It returns an [engine.LimitError] when the
+// key has MaxTimersOfKey timers already, or the worker has h.MaxTimers.
 func (h *Handle) SetTimer(ctx context.Context, timer engine.Timer) (err error) {
 	if err := h.readTimers(ctx); err != nil {
 		return err
@@ -159,7 +160,8 @@ func (h *Handle) SetTimer(ctx context.Context, timer engine.Timer) (err error) {
 	return nil
 }
 
-// CancelTimer removes one then.
+// CancelTimer removes a timer of the key when the message is committed. It does nothing when there
+// is no such timer.
 func (h *Handle) CancelTimer(ctx context.Context, name string) error {
 	if err := engine.CheckTimerName(name); err != nil {
 		return err
@@ -175,7 +177,7 @@ func (h *Handle) CancelTimer(ctx context.Context, name string) error {
 	return nil
 }
 
-// ListTimers returns the timers of the key as they are with what the message did.
+// ListTimers returns the timers of the key, with the changes of this message, without their data.
 func (h *Handle) ListTimers(ctx context.Context) (list []engine.Timer, err error) {
 	if err := h.readTimers(ctx); err != nil {
 		return nil, err

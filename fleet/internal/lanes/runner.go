@@ -99,7 +99,7 @@ func (r Runner[T]) one(ctx context.Context, q *Queue[T], t *Task[T]) {
 		}
 		t.givenUp = err
 	}
-	if dead := r.Dead(ctx, t, err); dead != nil {
+	if storeErr := r.Dead(ctx, t, err); storeErr != nil {
 		t.waits++
 		q.Retry(t, r.Backoff.After(t.waits))
 		return

@@ -212,18 +212,18 @@ func (p *Puller) isSilent() bool {
 // sends the first one behind the last message of a request with MaxBytes.
 var endsOfRequests = []string{"Batch Completed", "Message Size Exceeds MaxBytes"}
 
-// take counts what the server has sent. over says that a request has ended. A message of
-// the server itself has no reply subject.
+// take counts what the server has sent. over says that a request has ended. After a refusal it
+// waits for retryRefused. A message of the server itself has no reply subject.
 func (p *Puller) take(ctx context.Context, m *nats.Msg) (over bool, err error) {
 	const heartbeat, noMessages, timeout = "100", "404", "408"
 	status, description := m.Header.Get("Status"), m.Header.Get("Description")
 	p.mu.Lock()
 	p.heard = time.Now()
-	switch left, err := strconv.Atoi(m.Header.Get("Nats-Pending-Messages")); {
+	switch left, noCount := strconv.Atoi(m.Header.Get("Nats-Pending-Messages")); {
 	case m.Reply != "":
 		p.expected = max(p.expected-1, 0)
 	case status == heartbeat:
-	case err == nil:
+	case noCount == nil:
 		p.expected = max(p.expected-left, 0)
 	default:
 		p.expected = 0
