@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -16,6 +17,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/pleme-io/lifecycle-go/fleet/operator"
+	"github.com/pleme-io/lifecycle-go/fleet/operator/client"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1/operatorv1connect"
 )
@@ -293,6 +295,52 @@ func TestLimitOfStreams(t *testing.T) {
 		if time.Now().After(end) {
 			t.Fatal("the place of an ended watch is not free again")
 		}
+	}
+}
+
+// A watch ends as soon as a request of its caller would be refused, or would have another role.
+func TestStreamEndsWithItsCaller(t *testing.T) {
+	good := "viewer vic " + vicToken + "\n"
+	for what, c := range map[string]struct{ file, reason string }{
+		"the token is gone":      {"operator ada " + adaToken + "\n", operator.ReasonUnauthenticated},
+		"the file is broken":     {"nonsense\n", operator.ReasonUnavailable},
+		"the role is another":    {"operator vic " + vicToken + "\n", operator.ReasonStreamOver},
+		"the grant is for parts": {"viewer vic " + vicToken + " workflows=no-*\n", operator.ReasonStreamOver},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			path, auth := tokenFile(t)
+			write(t, path, good)
+			base, _ := serve(t, operator.Config{Workflows: newMemory(2), Auth: auth})
+			ctx, info := connect.NewClientContext(t.Context())
+			info.RequestHeader().Set("Authorization", "Bearer "+vicToken)
+			var watches []*connect.ServerStreamForClient[operatorv1.WatchResponse]
+			for _, protocol := range []connect.ClientOption{connect.WithGRPC(), connect.WithProtoJSON()} {
+				client := operatorv1connect.NewWorkflowServiceClient(h2c(t), base, protocol)
+				watch, err := client.Watch(ctx, &operatorv1.WatchRequest{Type: "drone-survey"})
+				if err != nil || !watch.Receive() {
+					t.Fatal(err, watch.Err())
+				}
+				watches = append(watches, watch)
+			}
+			get, _ := http.NewRequest("GET", base+"/watch/workflows/drone-survey", nil)
+			get.Header.Set("Authorization", "Bearer "+vicToken)
+			events, err := http.DefaultClient.Do(get)
+			if err != nil || events.StatusCode != http.StatusOK {
+				t.Fatal(err, events)
+			}
+			defer events.Body.Close()
+			write(t, path, c.file)
+			for _, watch := range watches {
+				for watch.Receive() {
+				}
+				if got := client.Reason(watch.Err()); got != c.reason {
+					t.Errorf("the watch ended with %q, want %q: %v", got, c.reason, watch.Err())
+				}
+			}
+			text, _ := io.ReadAll(events.Body)
+			wantText(t, "the events", string(text), "event: put\ndata: {", "event: error\ndata: {", c.reason)
+		})
 	}
 }
 

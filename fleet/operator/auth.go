@@ -52,7 +52,8 @@ type Principal struct {
 // id identifies a caller: two ways to sign in may know the same name.
 func (p Principal) id() string { return p.Method + " " + p.Name }
 
-// Authenticator identifies the caller of a request. It may be called concurrently.
+// Authenticator identifies the caller of a request, and every 5 s the caller of an open watch again: the
+// watch ends when that fails or gives another role. It may be called concurrently.
 type Authenticator interface {
 	// Authenticate returns ErrNoCredentials when the request carries none of its
 	// kind; then the next Authenticator is asked. Any other error refuses the

@@ -2,6 +2,7 @@ package operator
 
 import (
 	"bytes"
+	"encoding/base64"
 	"errors"
 	"io"
 	"net/http"
@@ -52,6 +53,11 @@ func (s *Server) readBody(out *http.ResponseController, r *http.Request, who Pri
 	if encoding := compression(r); encoding != "" {
 		return Errorf(connect.CodeUnimplemented, ReasonCompressed, "",
 			"the request is compressed with %s: send it without compression", clip(encoding, 64))
+	}
+	if q := r.URL.Query(); isRPC(r.URL.Path) && r.Method == http.MethodGet && q.Get("base64") == "1" {
+		if _, err := base64.RawURLEncoding.DecodeString(strings.TrimRight(q.Get("message"), "=")); err != nil {
+			return malformed("message", "message is not base64 as of RFC 4648, section 5: %v", err)
+		}
 	}
 	if r.Body == nil || r.Body == http.NoBody || strings.HasPrefix(r.URL.Path, "/grpc.reflection.") {
 		return nil // reflection reads one small message after the other

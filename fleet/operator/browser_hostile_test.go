@@ -115,6 +115,34 @@ func TestAnotherSitesPageCannotAct(t *testing.T) {
 // Every action has a page that says what will happen. A viewer gets
 // neither the page nor the action, and no page offers it. An operator sees the
 // outcome.
+// A page that asks about what is not there says so, to every caller; so does the button of an old page.
+func TestActionsOnWhatIsNotThere(t *testing.T) {
+	_, auth := tokenFile(t)
+	base, _ := serve(t, operator.Config{Workflows: newMemory(2), Workers: newHosted(), Processes: newCommanded(), Auth: auth, Rate: 1e6})
+	html := []string{"Accept", "text/html", "Content-Type", "application/x-www-form-urlencoded"}
+	for name, about := range map[string]string{
+		"drain": "process", "suspend": "process", "resume": "process", "restart-unit": "process",
+		"start": "worker", "stop": "worker", "delete": "worker", "promote": "worker", "redrive": "worker", "discard": "worker",
+		"pause": "entity", "unpause": "entity", "transition": "entity",
+	} {
+		form := url.Values{"id": {"nope"}, "type": {"drone-survey"}, "reason": {"x"}, "phase": {"aborted"}, "unit": {"x"}, "all": {"true"}, "note": {"x"}}
+		for _, token := range []string{adaToken, vicToken} {
+			as := append(bearer(token), html...)
+			code, _, text := request(t, "GET", base+"/ui/act/"+name+"?"+form.Encode(), "", as...)
+			if code != 404 || !strings.Contains(text, about) || strings.Contains(text, "<textarea") || strings.Contains(text, "you are a viewer") {
+				t.Errorf("the page %s: %d %s", name, code, text)
+			}
+		}
+		if about == "worker" { // the one of the test finds what it is told
+			continue
+		}
+		code, _, text := request(t, "POST", base+"/ui/act/"+name, form.Encode(), append(bearer(adaToken), html...)...)
+		if code != 404 || strings.Contains(text, `action="/ui/act/`) {
+			t.Errorf("the button %s: %d %s", name, code, text)
+		}
+	}
+}
+
 func TestActionsAreAskedForAndRefusedToViewers(t *testing.T) {
 	_, auth := tokenFile(t)
 	m, h, p := newMemory(2), newHosted(), newCommanded()

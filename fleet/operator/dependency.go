@@ -42,6 +42,11 @@ type outage struct {
 	err   error // of the latest check
 }
 
+func (o outage) String() string {
+	return fmt.Sprintf("%s is away since %s (%v): %v",
+		o.name, o.since.UTC().Format(time.RFC3339), time.Since(o.since).Round(time.Second), o.err)
+}
+
 // dependencies knows which dependencies are away, and since when.
 type dependencies struct {
 	list []Dependency
@@ -151,7 +156,7 @@ func (d *dependencies) explain(err error) error {
 	switch {
 	case err == nil, errors.As(err, &ready), errors.Is(err, context.Canceled):
 		return err
-	case errors.As(err, &ours) && ours.Reason != ReasonUnavailable:
+	case errors.As(err, &ours) && ours.Reason != ReasonUnavailable && ours.Reason != ReasonTimeout:
 		return err
 	}
 	unavailable := func(format string, args ...any) error {
@@ -161,10 +166,12 @@ func (d *dependencies) explain(err error) error {
 	}
 	away, timedOut := natserr.Away(err), errors.Is(err, context.DeadlineExceeded)
 	switch down := d.outages(); {
+	case len(down) == 0 && ours != nil && ours.Reason == ReasonTimeout:
+		return err
+	case len(down) > 0 && ours != nil && ours.Reason == ReasonTimeout: // such as a write whose outcome is not known
+		return unavailable("%s; %s", ours.Message, down[0])
 	case len(down) > 0 && (away || ours != nil || timedOut):
-		o := down[0]
-		return unavailable("%s is away since %s (%v): %v",
-			o.name, o.since.UTC().Format(time.RFC3339), time.Since(o.since).Round(time.Second), o.err)
+		return unavailable("%s", down[0])
 	case away:
 		return unavailable("NATS does not answer: %v", natserr.Plain(err))
 	case errors.Is(err, jetstream.ErrBucketNotFound), errors.Is(err, jetstream.ErrStreamNotFound), errors.Is(err, nats.ErrStreamNotFound),

@@ -3,6 +3,7 @@ package operator
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -13,6 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/pleme-io/lifecycle-go/fleet/broker/identity"
+	"github.com/pleme-io/lifecycle-go/fleet/internal/canary"
 	"github.com/pleme-io/lifecycle-go/fleet/internal/diagnosis"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/client"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
@@ -69,11 +71,17 @@ func (s *Server) diagnose(ctx context.Context) *operatorv1.DiagnoseResponse {
 		answer: new(operatorv1.DiagnoseResponse),
 	}
 	f := &l.fleet
-	for _, o := range s.deps.outages() {
-		f.Away = append(f.Away, diagnosis.Away{Name: o.name, Since: o.since, Err: clip(o.err.Error(), maxName)})
+	down := s.deps.outages()
+	for _, o := range down {
+		why := clip(o.err.Error(), maxName)
+		if errors.Is(o.err, canary.ErrNoWrites) { // it answers
+			l.refused, l.refusedSince = why, o.since
+			continue
+		}
+		f.Away = append(f.Away, diagnosis.Away{Name: o.name, Since: o.since, Err: why})
 	}
 	limit := s.cfg.Timeout / 3
-	if len(f.Away) > 0 {
+	if len(down) > 0 {
 		limit = min(limit, lookAway)
 	}
 	within, cancel := context.WithTimeout(ctx, limit)
@@ -98,6 +106,9 @@ type look struct {
 	s      *Server
 	fleet  diagnosis.Fleet
 	answer *operatorv1.DiagnoseResponse
+
+	refused      string // why NATS takes no writes, as the check of a dependency says
+	refusedSince time.Time
 }
 
 // lookedAt notes how many things of an area there were.
@@ -210,6 +221,9 @@ func (l *look) atEntities(ctx context.Context, typ string) {
 func (l *look) atStore() {
 	facts, streams, isLooked, err := l.s.store.facts()
 	l.fleet.Store = facts
+	if l.refused != "" {
+		l.fleet.Store.Refused, l.fleet.Store.RefusedSince = l.refused, l.refusedSince
+	}
 	if err != nil {
 		l.notLookedAt("the streams of NATS", err)
 	} else if isLooked {

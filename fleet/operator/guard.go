@@ -66,7 +66,9 @@ func (s *Server) guard(next http.Handler) http.Handler {
 				"too many requests of %s: at most %v a second", who.Name, s.cfg.Rate))
 			return
 		}
-		r = r.WithContext(WithPrincipal(r.Context(), who))
+		asked := r
+		again := func(ctx context.Context) (Principal, error) { return s.recognise(asked.WithContext(ctx)) }
+		r = r.WithContext(context.WithValue(WithPrincipal(r.Context(), who), againKey{}, again))
 		if err := s.readBody(out, r, who); err != nil {
 			s.refuse(w, r, err)
 			return
@@ -109,6 +111,9 @@ func (s *Server) clientAddr(r *http.Request) string {
 	}
 	return remote
 }
+
+// againKey is the key of the function that recognises the caller of a request again.
+type againKey struct{}
 
 type remoteKey struct{}
 

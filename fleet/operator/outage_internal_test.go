@@ -3,6 +3,7 @@ package operator
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -11,12 +12,15 @@ import (
 	"testing/synctest"
 	"time"
 
+	"connectrpc.com/connect"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/pleme-io/lifecycle-go/fleet/internal/canary"
 	"github.com/pleme-io/lifecycle-go/fleet/internal/stream"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/client"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 	"github.com/pleme-io/lifecycle-go/fleet/presence"
+	"github.com/pleme-io/lifecycle-go/fleet/workflow"
 )
 
 // cutOff are processes whose NATS is away: their watch has told of them before.
@@ -112,5 +116,35 @@ func TestRefusalOfAnyError(t *testing.T) {
 	}
 	if !strings.Contains(log.String(), "the disk is full") {
 		t.Errorf("the log is %q", log.String())
+	}
+}
+
+// NATS whose disk is full answers: a diagnosis names the disk and what to do. A write whose outcome is
+// not known then is unavailable and names NATS.
+func TestDiskOfADependencyIsFull(t *testing.T) {
+	s, err := New(Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close(t.Context())
+	full := fmt.Errorf("NATS: %w: MISSIONS: no space left on device", canary.ErrNoWrites)
+	s.deps.list = []Dependency{{Name: "NATS"}}
+	unknown := workflowErr(fmt.Errorf("patch: %w", workflow.ErrOutcomeUnknown))
+	if before := s.deps.explain(unknown); connect.CodeOf(s.failure(t.Context(), "", before)) != connect.CodeDeadlineExceeded {
+		t.Errorf("without an outage: %v", before)
+	}
+	s.deps.note("NATS", time.Now(), full)
+	answer, err := s.Diagnosis(t.Context())
+	if err != nil || len(answer.GetFindings()) != 1 {
+		t.Fatal(answer, err)
+	}
+	f := answer.GetFindings()[0]
+	if f.GetRule() != "store-refuses-writes" || !strings.Contains(f.GetCause(), "no space left") || !strings.Contains(f.GetChange(), "make room") {
+		t.Errorf("the finding is %v", f)
+	}
+	err = s.failure(t.Context(), "WorkflowService.Patch", unknown)
+	if text := client.Message(err); connect.CodeOf(err) != connect.CodeUnavailable ||
+		!strings.Contains(text, "outcome") || !strings.Contains(text, "NATS is away since") || !strings.Contains(text, "no space left") {
+		t.Errorf("a write: %v", err)
 	}
 }

@@ -3,6 +3,7 @@ package operator
 import (
 	"encoding/base64"
 	"strconv"
+	"strings"
 )
 
 // paging is where a page begins, and how long it is.
@@ -17,19 +18,23 @@ func (v *violations) paging(req interface {
 	GetPageToken() string
 },
 ) paging {
-	after, err := base64.RawURLEncoding.DecodeString(req.GetPageToken())
-	if err != nil {
+	text, err := base64.RawURLEncoding.DecodeString(req.GetPageToken())
+	after, ok := strings.CutPrefix(string(text), pageMark)
+	if err != nil || !ok && req.GetPageToken() != "" {
 		v.add("page_token", "is not a next_page_token of this server")
 	}
-	return paging{size: v.size("page_size", req.GetPageSize()), after: string(after)}
+	return paging{size: v.size("page_size", req.GetPageSize()), after: after}
 }
+
+// pageMark begins every page token, so that other texts are not read as one.
+const pageMark = "after "
 
 // next returns the token of the page after the element with a key, "" when there is none.
 func (p paging) next(key string) string {
 	if key == "" {
 		return ""
 	}
-	return base64.RawURLEncoding.EncodeToString([]byte(key))
+	return base64.RawURLEncoding.EncodeToString([]byte(pageMark + key))
 }
 
 // nextNumber is next for a list whose keys are numbers; 0 is no next page.

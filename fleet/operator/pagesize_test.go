@@ -73,3 +73,31 @@ func TestFrontPageOfALargeFleetIsSmall(t *testing.T) {
 		}
 	}
 }
+
+// What a client got wrong in a query is 400, and the answer says what, where, and what would be right.
+func TestQueriesThatAreWrong(t *testing.T) {
+	base, _ := serve(t, operator.Config{Workflows: newMemory(2), Workers: newHosted(), Processes: newCommanded()})
+	get := "/lifecycle.operator.v1.WorkflowService/ListEntities?connect=v1&encoding=json&base64=1&message="
+	for path, want := range map[string]string{
+		get + "!!!":                              "message is not base64",
+		"/events?since=x":                        `is \"x\", want a time of RFC 3339, such as 2030-01-31T12:00:00Z`,
+		"/audit?until=yesterday":                 `is \"yesterday\", want a time of RFC 3339`,
+		"/workflows/drone-survey?updatedAfter=x": `is \"x\", want a time of RFC 3339`,
+	} {
+		code, _, text := request(t, "GET", base+path, "")
+		if code != 400 || !strings.Contains(text, want) || !strings.Contains(text, operator.ReasonMalformed) && !strings.HasPrefix(path, get) {
+			t.Errorf("%s: %d %s", path, code, text)
+		}
+	}
+	for _, list := range []string{
+		"/processes", "/workers", "/workflows/drone-survey", "/events", "/audit",
+		"/workers/notify/deadletters", "/workers/notify/state", "/workers/notify/timers", "/workers/notify/logs",
+	} {
+		for _, forged := range []string{"forged", "AAAA", "!"} {
+			code, _, text := request(t, "GET", base+list+"?pageToken="+forged, "")
+			if code != 400 || !strings.Contains(text, "is not a next_page_token of this server") {
+				t.Errorf("%s with the page token %s: %d %s", list, forged, code, text)
+			}
+		}
+	}
+}

@@ -225,6 +225,10 @@ func unary(contentType string) bool {
 var misread = regexp.MustCompile(`^(the request is not UTF-8|request should have no body|empty field path|unknown field in field path|proto:|` +
 	`in field path |field "|invalid parameter |invalid value|.*unmarshal)`)
 
+// notTime matches the transcoder's error for a parameter that is a message, without its value: all of them
+// are times.
+var notTime = regexp.MustCompile(`^invalid parameter "([\w.]+)" value for type "message"`)
+
 // notText is the transcoder's error when it quotes a request that is not UTF-8.
 const notText = "failed to marshal end error"
 
@@ -304,6 +308,16 @@ func (e *explainer) finish(r *http.Request) {
 	code, text, reason := connect.Code(st.GetCode()), st.GetMessage(), ReasonMalformed
 	if text == "" {
 		text = strings.ToLower(http.StatusText(e.code)) + ": " + r.Method + " " + clip(r.URL.Path, 256)
+	}
+	if m := notTime.FindStringSubmatch(text); m != nil {
+		value := ""
+		for name, values := range r.URL.Query() { // a name may be as in JSON: updatedAfter is updated_after
+			if strings.EqualFold(strings.ReplaceAll(name, "_", ""), strings.ReplaceAll(m[1], "_", "")) {
+				value = values[0]
+			}
+		}
+		text = fmt.Sprintf("invalid parameter %q: it is %q, want a time of RFC 3339, such as 2030-01-31T12:00:00Z",
+			m[1], clip(value, 64))
 	}
 	if text == notText {
 		text = "the request is not UTF-8"

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"net/http"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -247,6 +248,20 @@ func TestPartsOfTheFleet(t *testing.T) {
 			t.Errorf("%s watches %d processes, want %d", name, n, want.processes)
 		}
 	}
+	// An attempt at a hidden process and one at none look the same, in the answer and in the audit.
+	attempt := func(id string) string {
+		_, _, answer := request(t, "POST", base+"/processes/"+id+"/drain", `{"reason":"x"}`, pay...)
+		_, _, text := request(t, "GET", base+"/audit?pageSize=1", "", pay...)
+		text = regexp.MustCompile(`"at":"[^"]*"|"remote":"[^"]*"|"nextPageToken":"[^"]*"`).ReplaceAllString(text, "")
+		return strings.ReplaceAll(answer+text, id, "ID")
+	}
+	if hidden, none := attempt("shop-api.shop-1"), attempt("none-api.none-1"); hidden != none {
+		t.Errorf("an attempt at a hidden process: %s\nat none: %s", hidden, none)
+	}
+	_, _, text := request(t, "GET", base+"/audit?pageSize=2", "", all...)
+	wantText(t, "the audit of a caller who sees all", text, `"service":"shop-api"`)
+	_, _, text = request(t, "GET", base+"/diagnosis", "", pay...)
+	wantText(t, "a diagnosis of a part", text, `"lookedAt":["what you may see"]`)
 	// Pages have buttons only for what the caller may do.
 	for _, tc := range []struct {
 		who, path, button string
@@ -263,7 +278,7 @@ func TestPartsOfTheFleet(t *testing.T) {
 			t.Errorf("%s of %s: %d, has %s: %v", tc.path, tc.who, code, tc.button, !tc.has)
 		}
 	}
-	for path, want := range map[string]int{"/ui/act/drain?id=payments-api.payments-1": 200, "/ui/act/drain?id=shop-api.shop-1": 403, "/ui/act/recover": 403, "/ui/act/recover?id=payments-mail": 403, "/ui/act/transition?type=shop-order&id=m-00000&phase=flying": 403} {
+	for path, want := range map[string]int{"/ui/act/drain?id=payments-api.payments-1": 200, "/ui/act/drain?id=shop-api.shop-1": 404, "/ui/act/recover": 403, "/ui/act/recover?id=payments-mail": 403, "/ui/act/transition?type=shop-order&id=m-00000&phase=flying": 404} {
 		if code, _, text := request(t, "GET", base+path, "", html...); code != want {
 			t.Errorf("%s: %d, want %d: %s", path, code, want, text)
 		}
@@ -282,7 +297,7 @@ func TestPartsOfTheFleet(t *testing.T) {
 			t.Errorf("%s for %s: %d %s", id, tenant, code, text)
 		}
 	}
-	_, _, text := request(t, "GET", base+"/whoami", "", pay...)
+	_, _, text = request(t, "GET", base+"/whoami", "", pay...)
 	wantText(t, "whoami", text, `"name":"pay-operator"`, `"grants":[{"role":"operator"`, `"services":["payments-*"]`)
 }
 

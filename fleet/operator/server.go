@@ -91,8 +91,8 @@ type Config struct {
 	MaxStreams     int `koanf:"max_streams"`
 	MaxStreamsEach int `koanf:"max_streams_each"`
 
-	// MaxStreamAge is how long a watch may last. Then the client must watch again,
-	// with valid credentials. Defaults to 15 min.
+	// MaxStreamAge is how long a watch may last. Then the client must watch again. Defaults to
+	// 15 min. A watch whose caller may no longer call, or has another role, ends within seconds.
 	MaxStreamAge time.Duration `koanf:"max_stream_age"`
 
 	// StuckAfter is how long an entity may be in a phase that is not terminal before a

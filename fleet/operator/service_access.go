@@ -3,6 +3,8 @@ package operator
 import (
 	"context"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 )
 
@@ -51,6 +53,12 @@ func (a accessService) ListAudit(ctx context.Context, req *operatorv1.ListAuditR
 			q.Before, q.Limit = before, limit
 			return a.s.cfg.AuditLog.List(ctx, q)
 		}, sees)
+		for i, e := range entries { // of an attempt of its own at a process that it does not see
+			if e.GetService() != "" && !c.who.sees(object{service: e.GetService()}) {
+				entries[i] = proto.CloneOf(e)
+				entries[i].Service = ""
+			}
+		}
 		return &operatorv1.ListAuditResponse{Entries: entries, NextPageToken: page.nextNumber(next)}, err
 	})
 }

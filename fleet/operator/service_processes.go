@@ -131,7 +131,12 @@ func (p processService) Diagnose(ctx context.Context, req *operatorv1.DiagnoseRe
 		}
 		known := rosterOf(all)
 		findings := slices.Clone(answer.GetFindings())
-		if c.who.scoped() {
+		looked, not := answer.GetLookedAt(), answer.GetNotLookedAt()
+		if c.who.scoped() { // what was looked at counts and names what the caller does not see
+			looked = []string{"what you may see"}
+			if len(not) > 0 {
+				not = []string{"a part of the fleet: a caller with a role in all of it sees which, and why"}
+			}
 			workers, err := p.s.workersByID(ctx)
 			if err != nil {
 				return nil, err
@@ -150,8 +155,8 @@ func (p processService) Diagnose(ctx context.Context, req *operatorv1.DiagnoseRe
 		}
 		return &operatorv1.DiagnoseResponse{
 			Findings:    diagnosis.Arrange(findings, known.service),
-			LookedAt:    answer.GetLookedAt(),
-			NotLookedAt: answer.GetNotLookedAt(),
+			LookedAt:    looked,
+			NotLookedAt: not,
 		}, nil
 	})
 }

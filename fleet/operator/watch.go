@@ -3,6 +3,7 @@ package operator
 import (
 	"context"
 	"errors"
+	"reflect"
 	"sync"
 	"time"
 
@@ -16,8 +17,9 @@ import (
 
 // Times of watches.
 const (
-	heartbeat = 15 * time.Second // between two heartbeats
-	batch     = 64               // changes taken from a feed at once
+	heartbeat  = 15 * time.Second // between two heartbeats
+	askedAgain = 5 * time.Second  // between two looks whether the caller may go on
+	batch      = 64               // changes taken from a feed at once
 )
 
 // watchFailed returns the function that a feed calls when its source has ended.
@@ -39,7 +41,8 @@ var kinds = map[stream.Kind]operatorv1.WatchResponse_Kind{
 
 // serveStream serves a stream of a caller: run sends what comes, and serveStream itself a heartbeat at regular
 // times. It ends with an error: when the caller has too many streams, when it goes, the stream is too
-// old, the credentials expire, the process begins to drain, or run fails.
+// old, the credentials expire, a request of the caller would be refused or have another role, the process
+// begins to drain, or run fails.
 func serveStream[M any](
 	ctx context.Context, s *Server, who Principal, beat M, send func(M) error,
 	run func(ctx context.Context, put func(M) error) error,
@@ -64,13 +67,16 @@ func serveStream[M any](
 	}
 	var beating sync.WaitGroup
 	defer beating.Wait()
-	streaming, cancel := context.WithDeadline(ctx, until)
-	defer cancel()
+	aging, grown := context.WithDeadline(ctx, until)
+	defer grown()
+	streaming, end := context.WithCancelCause(aging)
+	defer end(nil)
 	draining := lifecycle.Stream(ctx)
 	beating.Go(func() {
-		defer cancel()
-		beats := time.NewTicker(heartbeat)
+		defer end(nil)
+		beats, asks := time.NewTicker(heartbeat), time.NewTicker(askedAgain)
 		defer beats.Stop()
+		defer asks.Stop()
 		for {
 			select {
 			case <-streaming.Done():
@@ -81,15 +87,37 @@ func serveStream[M any](
 				if put(beat) != nil {
 					return
 				}
+			case <-asks.C:
+				if err := stillMay(streaming, who); err != nil {
+					end(err)
+					return
+				}
 			}
 		}
 	})
 	err := run(streaming, put)
+	var refused *Error
 	switch {
 	case ctx.Err() != nil: // the caller has gone
 		return ctx.Err()
+	case errors.As(context.Cause(streaming), &refused):
+		return refused
 	case streaming.Err() != nil:
 		return errWatchOver()
+	}
+	return err
+}
+
+// stillMay returns an error when a request of the caller would be refused now, or would have another role.
+func stillMay(ctx context.Context, who Principal) error {
+	again, ok := ctx.Value(againKey{}).(func(context.Context) (Principal, error))
+	if !ok { // the caller is not one that guard let in
+		return nil
+	}
+	now, err := again(ctx)
+	if err == nil && (now.id() != who.id() || now.Role != who.Role || !reflect.DeepEqual(now.Grants, who.Grants)) {
+		err = Errorf(connect.CodeUnavailable, ReasonStreamOver, "",
+			"the watch has ended, because the role of its caller has changed: watch again")
 	}
 	return err
 }

@@ -66,7 +66,7 @@ func stored(f Fleet) (list []*operatorv1.Finding) {
 	if why := f.Store.Refused; why != "" {
 		list = append(list, found("store-refuses-writes", "dependency/NATS", f.Store.RefusedSince, 1).
 			because("NATS takes no writes: %s", why).
-			do("the disk of NATS; a server whose disk was full takes writes again after its restart", "lifecyclectl doctor"))
+			do("the disk of NATS: make room; a server that is not embedded takes writes again after its restart", "lifecyclectl doctor"))
 	}
 	if n := len(f.Store.Lost); n > 0 {
 		var parts []string

@@ -56,6 +56,16 @@ type subject struct {
 	section string   // of the navigation
 	fields  []string // of the form that name it; the caller's role must cover the first one, or the whole fleet
 	page    func(form url.Values) string
+	// find returns an error when there is no such thing; nil for what is always there.
+	find func(ctx context.Context, d *Dashboard, form url.Values) error
+}
+
+// isThere returns an error when the subject is not there.
+func (s *subject) isThere(ctx context.Context, d *Dashboard, form url.Values) error {
+	if s.find == nil {
+		return nil
+	}
+	return s.find(ctx, d, form)
 }
 
 // of returns what the caller's role must cover, "" for the whole fleet.
@@ -79,16 +89,31 @@ var (
 		section: "workflows",
 		fields:  []string{"type", "id"},
 		page:    func(form url.Values) string { return entityPath(form.Get("type"), form.Get("id")) },
+		find: func(ctx context.Context, d *Dashboard, form url.Values) error {
+			_, err := d.cfg.Workflows.GetEntity(ctx, &operatorv1.GetEntityRequest{Type: form.Get("type"), Id: form.Get("id")})
+			return err
+		},
 	}
 	onProcess = &subject{
 		section: "processes",
 		fields:  []string{"id"},
 		page:    func(form url.Values) string { return processPath(form.Get("id")) },
+		find: func(ctx context.Context, d *Dashboard, form url.Values) error {
+			_, err := d.cfg.Processes.GetProcess(ctx, &operatorv1.GetProcessRequest{Id: form.Get("id")})
+			return err
+		},
 	}
 	onWorker = &subject{
 		section: "workers",
 		fields:  []string{"id"},
 		page:    func(form url.Values) string { return workerPath(form.Get("id")) },
+		find: func(ctx context.Context, d *Dashboard, form url.Values) error {
+			if strings.Contains(form.Get("id"), "/") { // a hook, which has letters
+				return nil
+			}
+			_, err := d.cfg.Workers.GetWorker(ctx, &operatorv1.GetWorkerRequest{Id: form.Get("id")})
+			return err
+		},
 	}
 	onAllWorkers = &subject{
 		section: "workers",
@@ -402,6 +427,9 @@ func (d *Dashboard) ask(r *http.Request, v *view) error {
 	if err != nil {
 		return err
 	}
+	if err := a.on.isThere(r.Context(), d, form); err != nil {
+		return err
+	}
 	if !d.may(r, name, a.on.of(form)) {
 		return forbidden()
 	}
@@ -436,7 +464,7 @@ func (d *Dashboard) act(r *http.Request, v *view) error {
 	// The service checks the caller's role and audits refusals.
 	numbers, err := a.do(r.Context(), d, form)
 	if err != nil {
-		if !d.may(r, name, a.on.of(form)) {
+		if !d.may(r, name, a.on.of(form)) || a.on.isThere(r.Context(), d, form) != nil {
 			return err
 		}
 		given := form.Get(a.Input.Name)
