@@ -153,7 +153,7 @@ func TestConventions(t *testing.T) {
 				".", "./fsm", "./trace", "./worker", "./internal/call", "./internal/suggest", "./internal/text", "./internal/token", "./fleet/workflow",
 				"./fleet/host", "./fleet/host/engine", "./fleet/broker/identity", "./fleet/broker/natserr", "./fleet/presence",
 				"./fleet/internal/canary", "./fleet/internal/diagnosis", "./fleet/internal/eventlog", "./fleet/internal/stream",
-				"./fleet/operator/...", nats, connect, proto, rpc,
+				"./fleet/operator/...", nats, connect, proto, api, rpc,
 				"connectrpc.com/vanguard", "connectrpc.com/grpchealth", "connectrpc.com/grpcreflect", "golang.org/x/time",
 				"github.com/coreos/go-oidc/v3", "golang.org/x/oauth2", "golang.org/x/sync", "github.com/rogpeppe/go-internal/diff",
 			}, Brings: []string{"..."}},

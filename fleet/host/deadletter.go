@@ -98,16 +98,24 @@ func (l *letters) subject(tenant, worker string) string {
 }
 
 // lettersOf returns the subject of the letters of a worker, and of all workers that had the id
-// when there is none now.
+// when there is none now. Without a worker and without letters the error wraps ErrNotFound.
 func (h *Host) lettersOf(ctx context.Context, id string) (string, error) {
 	rec, err := h.Get(ctx, id)
-	if errors.Is(err, ErrNotFound) {
-		return h.letters.dead + "*." + id, nil
+	if err == nil {
+		return h.letters.subject(rec.Tenant, id), nil
 	}
-	if err != nil {
+	if !errors.Is(err, ErrNotFound) {
 		return "", err
 	}
-	return h.letters.subject(rec.Tenant, id), nil
+	subject := h.letters.dead + "*." + id
+	counts, failed := h.letters.count(ctx, subject)
+	switch {
+	case failed != nil:
+		return "", failed
+	case len(counts) == 0:
+		return "", err
+	}
+	return subject, nil
 }
 
 // storeLetter stores a dead letter of a worker. It bounds the letters of the worker now and

@@ -31,7 +31,8 @@ var (
 )
 
 // DeadLetter returns one dead letter of a worker with its whole message. The error for one
-// that is not there wraps [ErrNoLetter]. Dead letters outlive their worker.
+// that is not there wraps [ErrNoLetter]. Dead letters outlive their worker; without a worker and
+// without letters of its id the error of each method about dead letters wraps [ErrNotFound].
 func (h *Host) DeadLetter(ctx context.Context, id string, seq uint64) (*DeadLetter, error) {
 	subject, err := h.lettersOf(ctx, id)
 	if err != nil {

@@ -207,6 +207,14 @@ func TestDiscard(t *testing.T) {
 	if n, err := h.Discard(t.Context(), "other", false); err != nil || n != 1 {
 		t.Errorf("letters of a worker that is deleted: %d, %v", n, err)
 	}
+	for _, dry := range []bool{true, false} {
+		if n, err := h.Discard(t.Context(), "other", dry); n != 0 || !errors.Is(err, host.ErrNotFound) {
+			t.Errorf("neither a worker nor letters: %d, %v", n, err)
+		}
+	}
+	if list, err := h.DeadLetters(t.Context(), "other", 0, 1); !errors.Is(err, host.ErrNotFound) {
+		t.Errorf("neither a worker nor letters: %v, %v", list, err)
+	}
 }
 
 // TestDryRunOfManyLetters checks that a dry run counts letters from their headers, with few
@@ -269,8 +277,8 @@ func TestLetterGroups(t *testing.T) {
 	if got != want || groups[0].Seqs[0] != found[0].Seq {
 		t.Errorf("groups:\n%s want\n%s", got, want)
 	}
-	if groups, err := h.LetterGroups(t.Context(), "none"); err != nil || len(groups) != 0 {
-		t.Errorf("a worker without letters: %v, %v", groups, err)
+	if groups, err := h.LetterGroups(t.Context(), "none"); !errors.Is(err, host.ErrNotFound) {
+		t.Errorf("no worker: %v, %v", groups, err)
 	}
 }
 

@@ -21,7 +21,8 @@ import (
 
 // Letters is where a [Server] finds dead letters. A hosted worker's have its id. Those of a
 // workflow's hook have the id "TYPE/HOOK", which no worker can have: they are found when the
-// [Workflows] are Letters too, as those of [FromManager] are.
+// [Workflows] are Letters too, as those of [FromManager] are. An id that has neither a worker or a
+// hook nor dead letters is ReasonNotFound for every method.
 type Letters interface {
 	// DeadLetters returns at most limit dead letters whose numbers are above after, oldest
 	// first. With a group, the name of one of LetterGroups, it returns only that group's.

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"net/url"
+	"regexp"
 	"runtime/debug"
 	"slices"
 	"strconv"
@@ -11,6 +13,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"google.golang.org/genproto/googleapis/api/annotations"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/descriptorpb"
@@ -45,7 +48,7 @@ func methodsOf(files []protoreflect.FileDescriptor) (map[string]Role, map[protor
 				}
 				fields := m.Input().Fields()
 				of := cmp.Or(fields.ByName("type"), fields.ByName("worker_id"), fields.ByName("id"))
-				byRequest[m.Input().FullName()] = method{name, of, fields.ByName("id")}
+				byRequest[m.Input().FullName()] = method{name, of, fields.ByName("id"), pathFields(m)}
 			}
 		}
 	}
@@ -58,6 +61,18 @@ type method struct {
 	// of is the field with the type of workflow, the worker or the process that the call is about,
 	// and id the field with its id, or with that of the entity or the dead letter; nil for none.
 	of, id protoreflect.FieldDescriptor
+	inPath []protoreflect.FieldDescriptor // the fields that the path of REST has
+}
+
+var pathVariable = regexp.MustCompile(`\{(\w+)\}`)
+
+func pathFields(m protoreflect.MethodDescriptor) (fields []protoreflect.FieldDescriptor) {
+	rule, _ := proto.GetExtension(m.Options(), annotations.E_Http).(*annotations.HttpRule)
+	path := cmp.Or(rule.GetGet(), rule.GetPost(), rule.GetPatch(), rule.GetDelete())
+	for _, found := range pathVariable.FindAllStringSubmatch(path, -1) {
+		fields = append(fields, m.Input().Fields().ByName(protoreflect.Name(found[1])))
+	}
+	return fields
 }
 
 // optionalID are the methods whose id may be empty: it is made up, or it is a filter.
@@ -83,6 +98,7 @@ type request struct {
 	target string // the same, for the audit
 	detail string
 	dryRun bool
+	inPath []protoreflect.FieldDescriptor // the fields that the path of REST has
 	// letters marks a method about dead letters, whose object may also be a hook: see Letters.
 	letters bool
 	// inSeries marks a call that may be one of a series, such as following a log: the audit has
@@ -102,7 +118,7 @@ type request struct {
 func requestOf(message proto.Message) *request {
 	m := message.ProtoReflect()
 	is := methods[m.Descriptor().FullName()]
-	c := &request{action: is.action, scope: scopeParts}
+	c := &request{action: is.action, scope: scopeParts, inPath: is.inPath}
 	c.texts("", m)
 	if is.of == nil {
 		return c
@@ -119,13 +135,29 @@ func requestOf(message proto.Message) *request {
 	case service == "WorkerService":
 		c.target = "worker/" + c.object
 	}
-	for _, field := range []protoreflect.FieldDescriptor{is.of, is.id} {
+	for _, field := range slices.Compact([]protoreflect.FieldDescriptor{is.of, is.id}) {
 		if field != nil && (field != is.id || !optionalID[is.action]) {
 			c.required(string(field.Name()), m.Get(field).String())
 		}
 	}
 	return c
 }
+
+type queryKey struct{}
+
+// query refuses a key of the query of REST that names a field of the path: the transcoder would
+// replace what the path says, and the call would be about another object.
+func (c *request) query(ctx context.Context) {
+	query, _ := ctx.Value(queryKey{}).(url.Values)
+	for _, f := range c.inPath {
+		if query.Has(string(f.Name())) || query.Has(f.JSONName()) {
+			c.add(string(f.Name()), inPathAlready, "query")
+		}
+	}
+}
+
+// inPathAlready is what is wrong with a field of the path that the query or the body has too.
+const inPathAlready = "is in the path: leave it out of the %s"
 
 // note records a finding of the work, for the audit. It stands before the detail, because a long
 // detail is cut at its end.
@@ -169,6 +201,7 @@ func (s *Server) begin(ctx context.Context, c *request) (err error) {
 	if c.who, err = s.authorize(ctx, c.action); err != nil {
 		return err
 	}
+	c.query(ctx)
 	if err := c.violations.err(); err != nil {
 		return err
 	}
@@ -341,6 +374,15 @@ func (v *violations) required(field, value string) {
 	}
 }
 
+// oneOf checks a filter whose values are a fixed set, in capitals or not: another one would
+// select nothing.
+func oneOf[S ~string](v *violations, field, value string, values []S) {
+	isIt := func(s S) bool { return strings.EqualFold(string(s), value) }
+	if value != "" && !slices.ContainsFunc(values, isIt) {
+		v.add(field, "is %q, want one of %s", clip(value, 64), strings.Trim(fmt.Sprint(values), "[]"))
+	}
+}
+
 // size checks a page size and returns it, or its default.
 func (v *violations) size(field string, n int32) int {
 	switch {
@@ -364,10 +406,15 @@ func (v *violations) time(field string, at *timestamppb.Timestamp) time.Time {
 }
 
 // revision reads an entity tag: a revision, quoted as in HTTP or bare. When the field
-// is empty it reads the header If-Match. "*" is any revision.
+// is empty it reads the header If-Match; the two must not differ. "*" is any revision.
 func (v *violations) revision(ctx context.Context, tag string) uint64 {
-	if info, ok := connect.CallInfoForHandlerContext(ctx); ok && tag == "" {
-		tag = strings.TrimSpace(info.RequestHeader().Get("If-Match"))
+	if info, ok := connect.CallInfoForHandlerContext(ctx); ok {
+		header := strings.TrimSpace(info.RequestHeader().Get("If-Match"))
+		if header != "" && tag != "" && strings.Trim(header, `"`) != strings.Trim(tag, `"`) {
+			v.add("if_match", "is %q and the header If-Match is %q: want one of the two", clip(tag, 64), clip(header, 64))
+			return 0
+		}
+		tag = cmp.Or(tag, header)
 	}
 	if tag == "" || tag == "*" {
 		return 0

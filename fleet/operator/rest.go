@@ -64,6 +64,22 @@ func (strict) Unmarshal(text []byte, m any) error {
 	return protojson.Unmarshal(text, msg)
 }
 
+// restCodec is the transcoder's JSON codec. It refuses a body with a field of the path, which the
+// path would replace.
+type restCodec struct{ *vanguard.JSONCodec }
+
+func (c restCodec) Unmarshal(text []byte, m proto.Message) error {
+	if err := c.JSONCodec.Unmarshal(text, m); err != nil {
+		return err
+	}
+	for _, f := range methods[m.ProtoReflect().Descriptor().FullName()].inPath {
+		if m.ProtoReflect().Has(f) {
+			return fmt.Errorf("field %q "+inPathAlready, f.Name(), "body")
+		}
+	}
+	return nil
+}
+
 // transcoder serves the contract in every protocol, and all other paths with rest.
 func (s *Server) transcoder(rest http.Handler) (http.Handler, error) {
 	opts := []connect.HandlerOption{connect.WithCodec(strict{})} // readBody has bounded the request
@@ -96,7 +112,7 @@ func (s *Server) transcoder(rest http.Handler) (http.Handler, error) {
 			codec := vanguard.NewJSONCodec(res)
 			codec.UnmarshalOptions.DiscardUnknown = false
 			codec.MarshalOptions.EmitUnpopulated = false
-			return codec
+			return restCodec{codec}
 		}))
 	if err != nil {
 		return nil, err
@@ -180,7 +196,16 @@ func explain(next http.Handler) http.Handler {
 		// already unescaped it would see other ids.
 		escaped := *r.URL
 		escaped.Path, escaped.RawPath = r.URL.EscapedPath(), ""
-		r = r.WithContext(r.Context())
+		query := escaped.Query()
+		for key := range query {
+			if strings.HasSuffix(key, ".") { // it names no field, and the transcoder panics
+				var v violations
+				v.add(clip(key, maxName), "is no parameter")
+				writeStatus(w, http.StatusBadRequest, v.err())
+				return
+			}
+		}
+		r = r.WithContext(context.WithValue(r.Context(), queryKey{}, query))
 		r.URL = &escaped
 		e := &explainer{ResponseWriter: w, isRead: r.Method == http.MethodGet}
 		next.ServeHTTP(e, r)
@@ -198,7 +223,7 @@ func unary(contentType string) bool {
 // codes would blame the server. Errors of the services have details and are never
 // matched.
 var misread = regexp.MustCompile(`^(the request is not UTF-8|request should have no body|empty field path|unknown field in field path|proto:|` +
-	`in field path |invalid parameter |invalid value|.*unmarshal)`)
+	`in field path |field "|invalid parameter |invalid value|.*unmarshal)`)
 
 // notTime matches the transcoder's error for a parameter that is a message, without its value: all of them
 // are times.

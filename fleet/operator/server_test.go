@@ -10,6 +10,7 @@ import (
 
 	"connectrpc.com/connect"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/pleme-io/lifecycle-go/fleet/operator"
@@ -217,6 +218,7 @@ func TestRESTRefusesWhatIsNotInTheContract(t *testing.T) {
 		{"POST", path + "/transition", ``, 400, []string{"phase"}},
 		{"GET", base + "/workflows/drone-survey?colour=red", ``, 400, []string{operator.ReasonMalformed, "colour"}},
 		{"GET", base + "/workflows/drone-survey?page_size=many", ``, 400, []string{operator.ReasonMalformed, "page_size"}},
+		{"GET", base + "/workflows/drone-survey?match.=x", ``, 400, []string{operator.ReasonInvalid, `"field":"match."`}},
 		{"GET", base + "/nothing/here", ``, 404, []string{operator.ReasonNotFound, "openapi.json"}},
 		{"DELETE", path, ``, 405, []string{operator.ReasonNotFound}},
 		{"GET", base + "/processes", ``, 501, []string{operator.ReasonNotServed}},
@@ -245,6 +247,72 @@ func TestRESTRefusesWhatIsNotInTheContract(t *testing.T) {
 	code, _, text = request(t, "POST", base+"/lifecycle.operator.v1.WorkflowService/Transition", `{"colour":"red"}`)
 	if code != 400 || !strings.Contains(text, "colour") {
 		t.Errorf("Connect with an unknown field: %d %s", code, text)
+	}
+}
+
+// A filter whose values are a fixed set refuses any other value, and names the set.
+func TestFiltersKnowTheirValues(t *testing.T) {
+	base, _ := serve(t, operator.Config{Processes: &announced{}, Workers: newHosted()})
+	for path, want := range map[string]string{
+		"/processes?phase=runing":      `is \"runing\", want one of created draining failed`,
+		"/workers?state=runing":        `is \"runing\", want one of Deleted Deleting`,
+		"/events?kinds=exit&kinds=los": `is \"los\", want one of joined phase`,
+	} {
+		if code, _, text := request(t, "GET", base+path, ""); code != 400 || !strings.Contains(text, want) {
+			t.Errorf("%s: %d %s", path, code, text)
+		}
+	}
+	for _, path := range []string{"/processes?phase=Running", "/workers?state=running", "/events?kinds=EXIT"} {
+		if code, _, text := request(t, "GET", base+path, ""); code != 200 {
+			t.Errorf("%s: %d %s", path, code, text)
+		}
+	}
+}
+
+// What the path of REST says is said once: a query or a body that says it too is refused, and
+// so is an If-Match that the body contradicts.
+func TestRESTRefusesASecondObject(t *testing.T) {
+	base, _ := serve(t, operator.Config{Workflows: newMemory(1), LoopbackRole: operator.RoleOperator})
+	refused := func(verb, target, body, field, where string, header ...string) {
+		t.Helper()
+		code, _, text := request(t, verb, target, body, header...)
+		if code != 400 || !strings.Contains(text, `"field":"`+field+`"`) || !strings.Contains(text, where) {
+			t.Errorf("%s %s %s: %d %s", verb, target, body, code, text)
+		}
+	}
+	fields := 0
+	for _, file := range operatorv1.Files() {
+		for i := range file.Services().Len() {
+			all := file.Services().Get(i).Methods()
+			for j := range all.Len() {
+				verb, path := restOf(all.Get(j))
+				if strings.HasPrefix(path, "/watch/") {
+					continue
+				}
+				target := base + inPath.ReplaceAllString(path, "1")
+				for _, found := range inPath.FindAllStringSubmatch(path, -1) {
+					fields++
+					field := all.Get(j).Input().Fields().ByName(protoreflect.Name(found[1]))
+					for _, name := range []string{string(field.Name()), field.JSONName()} {
+						body := ""
+						if verb == "POST" || verb == "PATCH" {
+							body = `{}`
+							refused(verb, target, `{"`+name+`":"other"}`, found[1], "is in the path: leave it out of the body")
+						}
+						refused(verb, target+"?"+name+"=other", body, found[1], "is in the path: leave it out of the query")
+					}
+				}
+			}
+		}
+	}
+	if fields < 30 {
+		t.Errorf("%d fields in paths", fields)
+	}
+	path := base + "/workflows/drone-survey/m-00000"
+	refused("POST", path+"/transition", `{"phase":"flying","ifMatch":"*"}`, "if_match", "want one of the two", "If-Match", `"99"`)
+	code, _, text := request(t, "PATCH", path, `{"fields":{"priority":5},"ifMatch":"1"}`, "If-Match", `"1"`)
+	if code != 200 {
+		t.Errorf("the same in both: %d %s", code, text)
 	}
 }
 

@@ -11,7 +11,9 @@ import (
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/pleme-io/lifecycle-go"
 	"github.com/pleme-io/lifecycle-go/fleet/internal/diagnosis"
+	"github.com/pleme-io/lifecycle-go/fleet/operator/internal/dashboard"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/internal/feed"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 	"github.com/pleme-io/lifecycle-go/fleet/presence"
@@ -28,6 +30,7 @@ func (p processService) ListProcesses(
 	if !ok {
 		c.add("sort", "is %q, want service, problems or started", clip(req.GetSort(), 64))
 	}
+	oneOf(&c.violations, "phase", req.GetPhase(), lifecycle.Phases().Phases())
 	page := c.paging(req)
 	return call(ctx, p.s, c, func(ctx context.Context) (*operatorv1.ListProcessesResponse, error) {
 		all, err := p.s.listed(ctx)
@@ -84,11 +87,16 @@ func (p processService) ListEvents(
 	ctx context.Context, req *operatorv1.ListEventsRequest,
 ) (*operatorv1.ListEventsResponse, error) {
 	c := requestOf(req)
+	var kinds []string
+	for _, kind := range req.GetKinds() {
+		oneOf(&c.violations, "kinds", kind, dashboard.Kinds)
+		kinds = append(kinds, strings.ToLower(kind))
+	}
 	page := c.paging(req)
 	q := presence.EventQuery{
 		Service:  req.GetService(),
 		Process:  req.GetProcess(),
-		Kinds:    req.GetKinds(),
+		Kinds:    kinds,
 		Contains: req.GetContains(),
 		Since:    c.time("since", req.GetSince()),
 		Until:    c.time("until", req.GetUntil()),

@@ -15,6 +15,7 @@ import (
 	"connectrpc.com/connect"
 	"github.com/rogpeppe/go-internal/diff"
 
+	"github.com/pleme-io/lifecycle-go/fleet/host"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 	"github.com/pleme-io/lifecycle-go/internal/text"
 )
@@ -75,6 +76,7 @@ func (w workerService) ListWorkers(
 	ctx context.Context, req *operatorv1.ListWorkersRequest,
 ) (*operatorv1.ListWorkersResponse, error) {
 	c := requestOf(req)
+	oneOf(&c.violations, "state", req.GetState(), host.States().Phases())
 	page := c.paging(req)
 	return call(ctx, w.s, c, func(ctx context.Context) (*operatorv1.ListWorkersResponse, error) {
 		all, err := w.s.cfg.Workers.List(ctx)
@@ -82,7 +84,7 @@ func (w workerService) ListWorkers(
 			return nil, err
 		}
 		all = slices.DeleteFunc(slices.Clone(all), func(x *operatorv1.Worker) bool {
-			otherState := req.GetState() != "" && x.GetState() != req.GetState()
+			otherState := req.GetState() != "" && !strings.EqualFold(x.GetState(), req.GetState())
 			otherGroup := req.GetGroup() != "" && x.GetGroup() != req.GetGroup()
 			return !c.who.sees(workerObject(x)) || otherState || otherGroup
 		})

@@ -180,7 +180,7 @@ func vetCommand() *cobra.Command {
 	cmd.Args = cobra.ArbitraryArgs // --rules needs no manifest
 	look := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		err := look(cmd, args)
+		_, err := cli.Until(cmd.Context(), func() (struct{}, error) { return struct{}{}, look(cmd, args) })
 		if errors.Is(err, command.ErrFindings) {
 			return cli.Exit(cli.ExitFindings)
 		}

@@ -216,7 +216,7 @@ func Tone(state string) string {
 // Matches reports whether a list with the filters of req has a process.
 func Matches(req *operatorv1.ListProcessesRequest, p *operatorv1.Process) bool {
 	ofService := req.GetService() == "" || p.GetService() == req.GetService()
-	inPhase := req.GetPhase() == "" || p.GetPhase() == req.GetPhase()
+	inPhase := req.GetPhase() == "" || strings.EqualFold(p.GetPhase(), req.GetPhase())
 	hasProblem := !req.GetProblems() || len(p.GetFindings()) > 0
 	text := strings.Join([]string{p.GetId(), p.GetService(), p.GetHost(), p.GetVersion()}, "\n")
 	hasText := strings.Contains(strings.ToLower(text), strings.ToLower(req.GetContains()))

@@ -78,7 +78,7 @@ func logout() *cobra.Command {
 		Long: `Forget the login at the server, and tell the provider that its refresh token is no
 longer valid. The token itself is valid until it expires.`,
 	}, func(c *cli.Call) error {
-		l, err := cli.ReadLogin(c.URL)
+		l, err := cli.ReadLogin(c.Context(), c.URL)
 		if err != nil {
 			return err
 		}

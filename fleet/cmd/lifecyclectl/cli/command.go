@@ -7,6 +7,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -178,12 +179,48 @@ func (c *Call) Arg(i int) string {
 	return ""
 }
 
-// ReadFile reads a file, or standard input for "-".
-func ReadFile(file string, stdin io.Reader) ([]byte, error) {
-	if file == "-" {
-		return io.ReadAll(stdin)
+// maxFile is how many bytes a file may have.
+const maxFile = 64 << 20
+
+// ReadFile reads a file of at most 64 MiB, or standard input for "-". It also ends with ctx.
+func ReadFile(ctx context.Context, file string, stdin io.Reader) ([]byte, error) {
+	return Until(ctx, func() ([]byte, error) {
+		from := stdin
+		if file != "-" {
+			f, err := os.Open(file)
+			if err != nil {
+				return nil, err
+			}
+			defer f.Close()
+			from = f
+		}
+		text, err := io.ReadAll(io.LimitReader(from, maxFile+1))
+		if err == nil && len(text) > maxFile {
+			err = fmt.Errorf("%s has more than %d MiB", file, maxFile>>20)
+		}
+		return text, err
+	})
+}
+
+// Until returns what read returns, or the error of ctx when that ends first: the open of a pipe
+// without a writer, or of a file of a server that is away, knows no context.
+func Until[T any](ctx context.Context, read func() (T, error)) (T, error) {
+	type outcome struct {
+		value T
+		err   error
 	}
-	return os.ReadFile(file)
+	done := make(chan outcome, 1)
+	go func() {
+		value, err := read()
+		done <- outcome{value, err}
+	}()
+	select {
+	case o := <-done:
+		return o.value, o.err
+	case <-ctx.Done():
+		var none T
+		return none, ctx.Err()
+	}
 }
 
 // ReplaceFile writes a file. Another command that reads it sees the old one or the new one.

@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -60,7 +61,7 @@ func Open(cmd *cobra.Command) (*Server, error) {
 	if err != nil || s.config.TokenFile != "" || s.config.CertFile != "" {
 		return s, err
 	}
-	login, err := ReadLogin(s.URL)
+	login, err := ReadLogin(cmd.Context(), s.URL)
 	if err != nil || login == nil || !IsSafe(s.URL) && !s.config.Insecure {
 		return s, err
 	}
@@ -73,7 +74,7 @@ func openWithoutLogin(cmd *cobra.Command) (*Server, error) {
 	if err := ReadVariables(flags, ConnectionFlags()); err != nil {
 		return nil, err
 	}
-	if err := chooseContext(flags); err != nil {
+	if err := chooseContext(cmd.Context(), flags); err != nil {
 		return nil, err
 	}
 	text := func(name string) string { return flags.Lookup(name).Value.String() }
@@ -99,11 +100,12 @@ func openWithoutLogin(cmd *cobra.Command) (*Server, error) {
 		if !IsSafe(s.URL) && !s.config.Insecure {
 			return nil, fmt.Errorf("the token would go to %s unencrypted: want https, or --plaintext-token", base.Host)
 		}
-		if err := checkToken(s.config.TokenFile); err != nil {
+		if _, err := s.token(cmd.Context()); err != nil { // before the first call
 			return nil, err
 		}
+		s.config.TokenSource = s.token
 	}
-	s.Client, err = client.New(s.config)
+	s.Client, err = Until(cmd.Context(), func() (*client.Client, error) { return client.New(s.config) })
 	return s, err
 }
 
@@ -155,17 +157,17 @@ func IsSafe(address string) bool {
 	return err == nil && (u.Scheme == "https" || u.Scheme == "http" && client.IsLoopback(u.Hostname()))
 }
 
-// checkToken checks a token file before the first call.
-func checkToken(file string) error {
-	text, err := os.ReadFile(file)
+// token reads the token file, as each call does.
+func (s *Server) token(ctx context.Context) (string, error) {
+	text, err := ReadFile(ctx, s.config.TokenFile, nil)
 	if err != nil {
-		return fmt.Errorf("--token-file: %w", err)
+		return "", fmt.Errorf("--token-file: %w", err)
 	}
 	found := strings.Fields(string(text))
 	if len(found) != 1 {
-		return fmt.Errorf("--token-file: %s has %d words: want only the token", file, len(found))
+		return "", fmt.Errorf("--token-file: %s has %d words: want only the token", s.config.TokenFile, len(found))
 	}
-	return nil
+	return found[0], nil
 }
 
 // staleAfter is how old an answer may be without a word about it.
@@ -207,11 +209,11 @@ func configFile() (string, error) {
 }
 
 // ReadContexts reads the configuration file. A missing file has no contexts.
-func ReadContexts() (c Contexts, err error) {
+func ReadContexts(ctx context.Context) (c Contexts, err error) {
 	if c.Path, err = configFile(); err != nil {
 		return c, err
 	}
-	text, err := os.ReadFile(c.Path)
+	text, err := ReadFile(ctx, c.Path, nil)
 	if errors.Is(err, fs.ErrNotExist) {
 		return c, nil
 	}
@@ -236,8 +238,8 @@ func ReadContexts() (c Contexts, err error) {
 
 // chooseContext sets the flags of a connection that neither the command line nor the
 // environment sets, from the context.
-func chooseContext(given *pflag.FlagSet) error {
-	c, err := ReadContexts()
+func chooseContext(ctx context.Context, given *pflag.FlagSet) error {
+	c, err := ReadContexts(ctx)
 	name, _ := given.GetString("context")
 	if c.Path == "" && name == "" {
 		return nil // a user without a folder of configurations has no contexts

@@ -48,13 +48,13 @@ func loginFile(server string) (string, error) {
 }
 
 // ReadLogin returns the login at a server, nil when there is none.
-func ReadLogin(server string) (*Login, error) {
+func ReadLogin(ctx context.Context, server string) (*Login, error) {
 	path, err := loginFile(server)
 	if err != nil {
 		return nil, nil //nolint:nilerr // a user without a folder of configurations has no login
 	}
 	l := new(Login)
-	text, err := os.ReadFile(path)
+	text, err := ReadFile(ctx, path, nil)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -113,7 +113,7 @@ const renewBefore = 30 * time.Second
 func (l *Login) Token(ctx context.Context) (string, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if time.Until(l.Expiry) > renewBefore || l.wasRenewed() {
+	if time.Until(l.Expiry) > renewBefore || l.wasRenewed(ctx) {
 		return l.IDToken, nil
 	}
 	expired := Fail(ExitDenied, "the login at %s has expired", l.Server).Hint("sign in again: lifecyclectl login")
@@ -126,7 +126,7 @@ func (l *Login) Token(ctx context.Context) (string, error) {
 	var refused *oauth2.RetrieveError
 	switch {
 	case errors.As(err, &refused) && refused.Response.StatusCode < 500:
-		if l.wasRenewed() {
+		if l.wasRenewed(ctx) {
 			return l.IDToken, nil
 		}
 		return "", expired
@@ -147,8 +147,8 @@ func (l *Login) Token(ctx context.Context) (string, error) {
 
 // wasRenewed takes the tokens that another command has got meanwhile: a refresh token is
 // often good once.
-func (l *Login) wasRenewed() bool {
-	other, err := ReadLogin(l.Server)
+func (l *Login) wasRenewed(ctx context.Context) bool {
+	other, err := ReadLogin(ctx, l.Server)
 	if err != nil || other == nil || time.Until(other.Expiry) <= renewBefore {
 		return false
 	}

@@ -6,6 +6,7 @@ package contexts
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"maps"
 	"os"
@@ -25,7 +26,7 @@ func Command() *cobra.Command {
 		Use:   "list",
 		Short: "List the contexts of the configuration file",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := cli.ReadContexts()
+			c, err := cli.ReadContexts(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -45,14 +46,14 @@ func Command() *cobra.Command {
 		Use:   "use NAME",
 		Short: "Choose the context that commands use without --context",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := cli.ReadContexts()
+			c, err := cli.ReadContexts(cmd.Context())
 			if err != nil {
 				return err
 			}
 			if _, ok := c.Contexts[args[0]]; !ok {
 				return fmt.Errorf("there is no context %q in %s", args[0], c.Path)
 			}
-			if err := setCurrent(c.Path, args[0]); err != nil {
+			if err := setCurrent(cmd.Context(), c.Path, args[0]); err != nil {
 				return fmt.Errorf("configuration file: %w", err)
 			}
 			return output.Send(cmd.OutOrStdout(), []byte("commands use the context "+output.Printable(args[0])+"\n"))
@@ -80,12 +81,12 @@ token and the client certificate of a context go to its own server only.`,
 }
 
 // setCurrent changes one value of the file, and keeps its comments.
-func setCurrent(path, name string) error {
+func setCurrent(ctx context.Context, path, name string) error {
 	path, err := filepath.EvalSymlinks(path) // a link stays one
 	if err != nil {
 		return err
 	}
-	text, err := os.ReadFile(path)
+	text, err := cli.ReadFile(ctx, path, nil)
 	if err != nil {
 		return err
 	}

@@ -297,7 +297,7 @@ func redriveEdited(c *cli.Call, chosen *selection, file, note string) error {
 	if len(c.Args) != 2 || chosen.isMany() {
 		return errors.New("--data-file edits one dead letter: give its id, and neither --all nor --group")
 	}
-	data, err := cli.ReadFile(file, c.InOrStdin())
+	data, err := cli.ReadFile(c.Context(), file, c.InOrStdin())
 	if err != nil {
 		return fmt.Errorf("--data-file: %w", err)
 	}

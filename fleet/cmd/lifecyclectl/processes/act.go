@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/pleme-io/lifecycle-go"
 	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/cli"
 	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/output"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
@@ -210,12 +211,31 @@ func (s *selector) parse() (err error) {
 		return err
 	}
 	for _, t := range s.terms {
-		if selectorKeys[t.Key] != nil {
-			continue
+		values := selectorValues(t.Key)
+		switch {
+		case selectorKeys[t.Key] == nil:
+			return fmt.Errorf("--selector: processes have no %q: want one of %s", t.Key, selectorNames())
+		case t.Value == "":
+			return fmt.Errorf("--selector: %s has no value", t.Key)
+		case values != nil && !slices.Contains(values, t.Value):
+			return fmt.Errorf("--selector: %s is never %q: want one of %s", t.Key, t.Value, strings.Join(values, ", "))
 		}
-		return fmt.Errorf("--selector: processes have no %q: want one of %s", t.Key, selectorNames())
 	}
 	return nil
+}
+
+// selectorValues are the values that a key may have, nil for any: with != a misspelt one would
+// select every process.
+func selectorValues(key string) (values []string) {
+	switch key {
+	case "ready", "suspended", "problems":
+		return []string{"true", "false"}
+	case "phase":
+		for _, p := range lifecycle.Phases().Phases() {
+			values = append(values, string(p))
+		}
+	}
+	return values
 }
 
 func (s *selector) matches(p *operatorv1.Process) bool {

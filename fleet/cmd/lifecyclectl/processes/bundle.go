@@ -101,7 +101,11 @@ func (b *archive) write(c *cli.Call, file string) error {
 	if file == "" {
 		file = b.name + ".tar.gz"
 	}
-	if err := os.WriteFile(file, packed, 0o600); err != nil {
+	write := cli.ReplaceFile
+	if info, err := os.Stat(file); err == nil && !info.Mode().IsRegular() {
+		write = os.WriteFile // such as /dev/stdout
+	}
+	if err := write(file, packed, 0o600); err != nil {
 		return err
 	}
 	fmt.Fprintf(c.ErrOrStderr(), "%s has %d files: look into it before you send it\n", file, len(b.files))

@@ -164,7 +164,7 @@ func diagnoseStatusz(ctx context.Context, from string, stdin io.Reader) (*operat
 
 func readStatusz(ctx context.Context, from string, stdin io.Reader) ([]byte, error) {
 	if !strings.Contains(from, "://") {
-		text, err := cli.ReadFile(from, stdin)
+		text, err := cli.ReadFile(ctx, from, stdin)
 		if err != nil {
 			return nil, fmt.Errorf("--statusz: %w", err)
 		}

@@ -47,7 +47,7 @@ status is 4, and the error says why. The upgrade goes on when the command is int
 			if len(args) > 0 {
 				address = args[0]
 			}
-			token, err := adminToken(tokenFile)
+			token, err := adminToken(cmd.Context(), tokenFile)
 			if err != nil {
 				return err
 			}
@@ -64,11 +64,11 @@ status is 4, and the error says why. The upgrade goes on when the command is int
 }
 
 // adminToken returns the token of the file, or else of the variable.
-func adminToken(file string) (string, error) {
+func adminToken(ctx context.Context, file string) (string, error) {
 	text := []byte(os.Getenv(tokenVar))
 	if file != "" {
 		var err error
-		if text, err = os.ReadFile(file); err != nil {
+		if text, err = cli.ReadFile(ctx, file, nil); err != nil {
 			return "", cli.Fail(cli.ExitUsage, "the admin token: %w", err)
 		}
 	}

@@ -1,12 +1,12 @@
 package workers
 
 import (
+	"context"
 	"crypto/ed25519"
 	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 
@@ -122,7 +122,7 @@ func (f *specFlags) register(cmd *cobra.Command) {
 func (f *specFlags) isGiven() bool { return len(f.files) > 0 || f.signatures != "" }
 
 // read returns the specs of all files, with the signatures of their code.
-func (f *specFlags) read(stdin io.Reader) ([]*operatorv1.WorkerSpec, error) {
+func (f *specFlags) read(ctx context.Context, stdin io.Reader) ([]*operatorv1.WorkerSpec, error) {
 	if len(f.files) == 0 {
 		return nil, errors.New("which workers? give --file FILE")
 	}
@@ -130,7 +130,7 @@ func (f *specFlags) read(stdin io.Reader) ([]*operatorv1.WorkerSpec, error) {
 	var faults []error
 	from := map[string]string{}
 	for _, file := range f.files {
-		specs, err := readSpecs(file, stdin)
+		specs, err := readSpecs(ctx, file, stdin)
 		if err != nil {
 			faults = append(faults, err)
 			continue
@@ -144,14 +144,14 @@ func (f *specFlags) read(stdin io.Reader) ([]*operatorv1.WorkerSpec, error) {
 		all = append(all, specs...)
 	}
 	if f.signatures != "" && len(faults) == 0 {
-		faults = append(faults, addSignatures(f.signatures, all))
+		faults = append(faults, addSignatures(ctx, f.signatures, all))
 	}
 	return all, errors.Join(faults...)
 }
 
 // planFiles reads specs and asks the server what each would change.
 func planFiles(c *cli.Call, files *specFlags) ([]*operatorv1.WorkerSpec, []*operatorv1.ApplyWorkerResponse, error) {
-	specs, err := files.read(c.InOrStdin())
+	specs, err := files.read(c.Context(), c.InOrStdin())
 	if err != nil {
 		return nil, nil, err
 	}
@@ -267,7 +267,7 @@ PEM, as openssl genpkey -algorithm ed25519 makes it.`,
 		Example: `  lifecyclectl workers sign --file workers.yaml --key code.key > workers.sig
   lifecyclectl workers apply --file workers.yaml --signatures workers.sig`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			text, err := os.ReadFile(key)
+			text, err := cli.ReadFile(cmd.Context(), key, nil)
 			if err != nil {
 				return fmt.Errorf("--key: %w", err)
 			}
@@ -275,7 +275,7 @@ PEM, as openssl genpkey -algorithm ed25519 makes it.`,
 			if err != nil {
 				return fmt.Errorf("--key: %s: %w", key, err)
 			}
-			specs, err := files.read(cmd.InOrStdin())
+			specs, err := files.read(cmd.Context(), cmd.InOrStdin())
 			if err != nil {
 				return err
 			}
@@ -316,8 +316,8 @@ func signatureOf(key ed25519.PrivateKey, s *operatorv1.WorkerSpec) ([]byte, erro
 }
 
 // addSignatures reads the lines of sign. A spec without a line keeps what it has.
-func addSignatures(file string, specs []*operatorv1.WorkerSpec) error {
-	text, err := os.ReadFile(file)
+func addSignatures(ctx context.Context, file string, specs []*operatorv1.WorkerSpec) error {
+	text, err := cli.ReadFile(ctx, file, nil)
 	if err != nil {
 		return fmt.Errorf("--signatures: %w", err)
 	}

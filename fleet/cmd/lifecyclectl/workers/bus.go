@@ -30,7 +30,7 @@ as deploy/nats/hosted.conf does. A tenant without topics and outputs gets no acc
 topic of "*" belongs to no tenant, and is left out.`,
 		Example: `  lifecyclectl workers bus --config service.yaml > tenants.conf`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			text, err := cli.ReadFile(file, cmd.InOrStdin())
+			text, err := cli.ReadFile(cmd.Context(), file, cmd.InOrStdin())
 			if err != nil {
 				return fmt.Errorf("--config: %w", err)
 			}

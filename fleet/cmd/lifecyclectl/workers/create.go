@@ -28,7 +28,7 @@ func (f *codeFlags) code(c *cli.Call) (*operatorv1.Code, error) {
 	case f.url != "":
 		return &operatorv1.Code{Source: &operatorv1.Code_Url{Url: f.url}, Digest: f.digest}, nil
 	}
-	text, err := cli.ReadFile(f.file, c.InOrStdin())
+	text, err := cli.ReadFile(c.Context(), f.file, c.InOrStdin())
 	if err != nil {
 		return nil, fmt.Errorf("--code: %w", err)
 	}

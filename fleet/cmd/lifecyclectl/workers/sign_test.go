@@ -63,7 +63,7 @@ code: {url: "https://example.com/b.js", digest: "sha256:`+digest+`"}
 		t.Fatal(err)
 	}
 	files := specFlags{files: []string{specs}, signatures: write("workers.sig", lines)}
-	all, err := files.read(nil)
+	all, err := files.read(t.Context(), nil)
 	if err != nil || len(all) != 2 {
 		t.Fatalf("%v, %v", all, err)
 	}
@@ -91,7 +91,7 @@ code: {url: "https://example.com/b.js", digest: "sha256:`+digest+`"}
 		}
 	}
 	files.signatures = specs
-	if _, err := files.read(nil); err == nil || !strings.Contains(err.Error(), ":1: want the id of a worker and its signature") {
+	if _, err := files.read(t.Context(), nil); err == nil || !strings.Contains(err.Error(), ":1: want the id of a worker and its signature") {
 		t.Errorf("a file of something else: %v", err)
 	}
 }

@@ -2,12 +2,12 @@ package workers
 
 import (
 	"bytes"
+	"context"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -25,8 +25,8 @@ import (
 // readSpecs returns the specs of a file, in order. The file is YAML or JSON; its fields are those
 // of the contract's WorkerSpec in JSON, with the units of withUnits and the sources of code of
 // withContent. The error has a fault of each document that is wrong.
-func readSpecs(file string, stdin io.Reader) ([]*operatorv1.WorkerSpec, error) {
-	text, err := cli.ReadFile(file, stdin)
+func readSpecs(ctx context.Context, file string, stdin io.Reader) ([]*operatorv1.WorkerSpec, error) {
+	text, err := cli.ReadFile(ctx, file, stdin)
 	if err != nil {
 		return nil, fmt.Errorf("--file: %w", err)
 	}
@@ -52,7 +52,7 @@ func readSpecs(file string, stdin io.Reader) ([]*operatorv1.WorkerSpec, error) {
 		}
 		s := new(operatorv1.WorkerSpec)
 		if err == nil {
-			err = readSpec(s, doc, filepath.Dir(file))
+			err = readSpec(ctx, s, doc, filepath.Dir(file))
 		}
 		if err != nil {
 			faults = append(faults, fmt.Errorf("%s: document %d: %w", file, number, err))
@@ -66,12 +66,12 @@ func readSpecs(file string, stdin io.Reader) ([]*operatorv1.WorkerSpec, error) {
 }
 
 // readSpec reads a document. Files of code are relative to dir.
-func readSpec(s *operatorv1.WorkerSpec, doc map[string]any, dir string) error {
+func readSpec(ctx context.Context, s *operatorv1.WorkerSpec, doc map[string]any, dir string) error {
 	if err := withUnits(doc); err != nil {
 		return err
 	}
 	if code, is := doc["code"].(map[string]any); is {
-		if err := withContent(code, dir); err != nil {
+		if err := withContent(ctx, code, dir); err != nil {
 			return err
 		}
 	}
@@ -161,7 +161,7 @@ func size(text string) (any, error) {
 }
 
 // withContent replaces the file or the text of a code by its content, as the contract has it.
-func withContent(code map[string]any, dir string) error {
+func withContent(ctx context.Context, code map[string]any, dir string) error {
 	sources := 0
 	for _, name := range []string{"file", "text", "content", "url"} {
 		if _, is := code[name]; is {
@@ -180,7 +180,7 @@ func withContent(code map[string]any, dir string) error {
 		if !filepath.IsAbs(file) {
 			file = filepath.Join(dir, file)
 		}
-		text, err := os.ReadFile(file)
+		text, err := cli.ReadFile(ctx, file, nil)
 		if err != nil {
 			return fmt.Errorf("code.file: %w", err)
 		}

@@ -37,7 +37,7 @@ exit status is 1 when the message failed. It needs the role operator.`,
 		req.Data = []byte(data)
 		var err error
 		if dataIn != "" {
-			if req.Data, err = cli.ReadFile(dataIn, c.InOrStdin()); err != nil {
+			if req.Data, err = cli.ReadFile(c.Context(), dataIn, c.InOrStdin()); err != nil {
 				return fmt.Errorf("--data-file: %w", err)
 			}
 		}
@@ -223,7 +223,7 @@ func (d *devRun) once(c *cli.Call) (err error) {
 
 func (d *devRun) spec(c *cli.Call) (*operatorv1.WorkerSpec, error) {
 	file := c.Args[0]
-	specs, err := readSpecs(file, c.InOrStdin())
+	specs, err := readSpecs(c.Context(), file, c.InOrStdin())
 	if err != nil {
 		return nil, err
 	}
@@ -273,7 +273,7 @@ func (d *devRun) messages(c *cli.Call) (all [][]byte, err error) {
 	if d.file == "" {
 		return all, nil
 	}
-	text, err := cli.ReadFile(d.file, c.InOrStdin())
+	text, err := cli.ReadFile(c.Context(), d.file, c.InOrStdin())
 	if err != nil {
 		return nil, fmt.Errorf("--messages: %w", err)
 	}

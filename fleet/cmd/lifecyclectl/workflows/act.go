@@ -1,6 +1,7 @@
 package workflows
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -174,7 +175,7 @@ lifecyclectl definitions TYPE lists the fields.`,
 	}, cli.OfWorkflow, func(c *cli.Call) error {
 		req.Type, req.Id = c.Args[0], c.Args[1]
 		var err error
-		if req.Fields, err = patchFields(c.Args[2:], file, c.InOrStdin()); err != nil {
+		if req.Fields, err = patchFields(c.Context(), c.Args[2:], file, c.InOrStdin()); err != nil {
 			return err
 		}
 		answer, err := c.Workflows.Patch(c.Context(), &req)
@@ -201,10 +202,10 @@ func ifMatchFlag(cmd *cobra.Command, ifMatch *string) {
 }
 
 // patchFields reads the fields of a patch from arguments and from a file.
-func patchFields(args []string, file string, stdin io.Reader) (*structpb.Struct, error) {
+func patchFields(ctx context.Context, args []string, file string, stdin io.Reader) (*structpb.Struct, error) {
 	fields := &structpb.Struct{Fields: map[string]*structpb.Value{}}
 	if file != "" {
-		text, err := cli.ReadFile(file, stdin)
+		text, err := cli.ReadFile(ctx, file, stdin)
 		if err != nil {
 			return nil, fmt.Errorf("--file: %w", err)
 		}

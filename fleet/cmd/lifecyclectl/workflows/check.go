@@ -1,6 +1,7 @@
 package workflows
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"slices"
@@ -30,7 +31,7 @@ when its phase has next phases now and none in the new table: then it would
 count as terminal. Without such entities the exit status is 0, else 1.`,
 		Example: `  lifecyclectl workflows check drone-survey --table table.json`,
 	}, cli.OfWorkflow, func(c *cli.Call) error {
-		next, err := readTable(file, c.InOrStdin())
+		next, err := readTable(c.Context(), file, c.InOrStdin())
 		if err != nil {
 			return err
 		}
@@ -60,8 +61,8 @@ count as terminal. Without such entities the exit status is 0, else 1.`,
 }
 
 // readTable reads and checks a table of phases.
-func readTable(file string, stdin io.Reader) (fsm.Table[string], error) {
-	data, err := cli.ReadFile(file, stdin)
+func readTable(ctx context.Context, file string, stdin io.Reader) (fsm.Table[string], error) {
+	data, err := cli.ReadFile(ctx, file, stdin)
 	if err != nil {
 		return nil, err
 	}

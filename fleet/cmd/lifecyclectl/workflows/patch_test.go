@@ -27,12 +27,12 @@ func TestFieldsOfAPatch(t *testing.T) {
 		"=1":      `"=1" is not a change`,
 		"a=1 a=2": "the field a is given twice",
 	} {
-		if _, err := patchFields(strings.Fields(args), "", nil); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := patchFields(t.Context(), strings.Fields(args), "", nil); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %s", args, err, want)
 		}
 	}
 	for text, want := range map[string]string{"[1]": "is not a JSON object", "{": "is not a JSON object", `{"a":1}`: ""} {
-		f, err := patchFields([]string{"b=2"}, "-", strings.NewReader(text))
+		f, err := patchFields(t.Context(), []string{"b=2"}, "-", strings.NewReader(text))
 		if want == "" && (err != nil || len(f.GetFields()) != 2) || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%s: %v, %v", text, f, err)
 		}

@@ -412,15 +412,15 @@ func (d *Dashboard) events(r *http.Request, v *view) error {
 	v.Data = data{
 		"Query":  req,
 		"Kind":   q.Get("kind"),
-		"Kinds":  kinds,
+		"Kinds":  Kinds,
 		"Events": list.GetEvents(),
 		"Pager":  pagerOf(r, list.GetNextPageToken(), "Older"),
 	}
 	return nil
 }
 
-// kinds are the kinds of events.
-var kinds = []string{
+// Kinds are the kinds of events.
+var Kinds = []string{
 	"joined", "phase", "unit", "restart", "killed", "probe", "drainer", "hook", "reload", "suspended", "resumed",
 	"command", "exit", "lost", "returned", "dropped", "forged",
 }
