@@ -152,7 +152,7 @@ func TestConventions(t *testing.T) {
 			{Path: "operator", Imports: []string{
 				".", "./fsm", "./trace", "./worker", "./internal/call", "./internal/suggest", "./internal/text", "./internal/token", "./fleet/workflow",
 				"./fleet/host", "./fleet/host/engine", "./fleet/broker/identity", "./fleet/broker/natserr", "./fleet/presence",
-				"./fleet/internal/diagnosis", "./fleet/internal/eventlog", "./fleet/internal/stream",
+				"./fleet/internal/canary", "./fleet/internal/diagnosis", "./fleet/internal/eventlog", "./fleet/internal/stream",
 				"./fleet/operator/...", nats, connect, proto, api, rpc,
 				"connectrpc.com/vanguard", "connectrpc.com/grpchealth", "connectrpc.com/grpcreflect", "golang.org/x/time",
 				"github.com/coreos/go-oidc/v3", "golang.org/x/oauth2", "golang.org/x/sync", "github.com/rogpeppe/go-internal/diff",
