@@ -267,7 +267,7 @@ func TestSignInAndRefusalsInABrowser(t *testing.T) {
 		t.Errorf("a viewer is offered %d actions", n)
 	}
 	all("forbidden", "/ui/act/transition?type=drone-survey&id=m-00000&phase=flying")
-	await(t, ctx, "the refusal", `document.querySelector("h1").innerText === "Not allowed" && document.querySelector("[role=alert]").innerText.includes("viewer")`)
+	await(t, ctx, "the refusal", `document.querySelector("h1").innerText === "Forbidden" && document.querySelector("[role=alert]").innerText.includes("viewer")`)
 	// The session ends in another window while a page is open.
 	visit(t, ctx, base+"/ui/workflows/drone-survey")
 	await(t, ctx, "live", isLive)
