@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"net/http"
 	"strings"
 	"time"
@@ -68,9 +67,9 @@ const maxEndMessage = 1 << 10
 
 // Ended returns how a process ended: the one that began at started in a pod of the
 // client's namespace. The kubelet keeps the last two ends of a container, and reports one
-// within seconds. Of several containers the process belongs to the one that started last
-// before it; of those that started in the same second, to the pod's default container
-// (see [SelfConfig].Container).
+// within seconds. Of several containers the process belongs to the pod's default container
+// (see [SelfConfig].Container) if that lived then, otherwise to the one that started last
+// before it.
 //
 // Give it to presence.Config.Ended, so that a fleet tells a process that ran out of memory,
 // one that panicked, and one that was evicted apart:
@@ -114,7 +113,7 @@ func (c *Client) Ended(ctx context.Context, pod string, started time.Time) (Endi
 // container ended; nil while it runs, and when the kubelet has forgotten it.
 func (p podEnd) endOf(started time.Time) (of containerStatus, end *containerLife) {
 	byDefault, _ := p.main("")
-	nearest := time.Duration(math.MaxInt64)
+	var best *match
 	for _, s := range p.Status.ContainerStatuses {
 		for _, state := range []containerState{s.State, s.LastState} {
 			life := cmp.Or(state.Terminated, state.Running)
@@ -125,13 +124,31 @@ func (p podEnd) endOf(started time.Time) (of containerStatus, end *containerLife
 			case life == state.Terminated && started.After(life.FinishedAt.Add(time.Second)):
 				continue
 			}
-			distance := started.Sub(life.StartedAt).Abs()
-			if distance < nearest || distance == nearest && s.Name == byDefault.Name {
-				of, end, nearest = s, state.Terminated, distance
+			since := started.Sub(life.StartedAt)
+			its := &match{isByDefault: s.Name == byDefault.Name, beganBefore: since >= 0, distance: since.Abs()}
+			if best == nil || its.isBetterThan(best) {
+				of, end, best = s, state.Terminated, its
 			}
 		}
 	}
 	return of, end
+}
+
+// match is how well the life of a container fits a process.
+type match struct {
+	isByDefault bool // it is of the pod's default container
+	beganBefore bool // it began before the process, by the kubelet's whole seconds
+	distance    time.Duration
+}
+
+func (m *match) isBetterThan(other *match) bool {
+	switch {
+	case m.isByDefault != other.isByDefault:
+		return m.isByDefault
+	case m.beganBefore != other.beganBefore:
+		return m.beganBefore
+	}
+	return m.distance < other.distance
 }
 
 // tail returns the last maxEndMessage bytes of a message, without half a character.

@@ -19,7 +19,7 @@ func TestHowAProcessEnded(t *testing.T) {
 	status := func(containers ...any) fields { return fields{"phase": "Running", "containerStatuses": containers} }
 	ended := func(name string, state fields) fields { return fields{"name": name, "state": state} }
 	sidecar := fields{"name": "sidecar", "state": died("Completed", 0, 30, 40), "lastState": fields{}}
-	started := time.Date(2030, 1, 2, 12, 5, 0, 500, time.UTC)
+	started := time.Date(2030, 1, 2, 12, 5, 0, 900_000_000, time.UTC)
 	for name, tt := range map[string]struct {
 		status fields
 		want   Ending
@@ -47,6 +47,14 @@ func TestHowAProcessEnded(t *testing.T) {
 		"it runs, and a sidecar has ended": {
 			status(ended("envoy", died("Completed", 0, 1, 40)), ended("web", fields{"running": fields{"startedAt": at(5)}})),
 			Ending{}, ErrNoEnding,
+		},
+		"a sidecar that started after it": {
+			status(ended("envoy", fields{"running": fields{"startedAt": at(5)}}), ended("web", died("OOMKilled", 137, 4, 10))),
+			Ending{"OOMKilled", 137, "last words of OOMKilled", 0}, nil,
+		},
+		"it was started again within a second": {
+			status(fields{"name": "web", "state": fields{"running": fields{"startedAt": "2030-01-02T12:05:01Z"}}, "lastState": died("OOMKilled", 137, 5, 5)}),
+			Ending{"OOMKilled", 137, "last words of OOMKilled", 0}, nil,
 		},
 		"long words of the kubelet": {
 			fields{"phase": "Failed", "reason": "Evicted", "message": strings.Repeat("ä", 5000) + "!"},

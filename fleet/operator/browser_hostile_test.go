@@ -143,6 +143,20 @@ func TestActionsOnWhatIsNotThere(t *testing.T) {
 	}
 }
 
+// The dead letters of a worker that was deleted stay, and can be discarded on their page.
+func TestLettersOfADeletedWorkerAreDiscarded(t *testing.T) {
+	h := newHosted()
+	h.dead["old"] = h.dead["enrich-orders"]
+	base, _ := serve(t, operator.Config{Workers: h, LoopbackRole: operator.RoleOperator})
+	code, _, text := request(t, "GET", base+"/ui/act/discard?id=old&all=true", "", "Accept", "text/html")
+	if code != 200 || !strings.Contains(text, "Discard for good") {
+		t.Errorf("%d %s", code, text)
+	}
+	if code, _, text = request(t, "GET", base+"/ui/act/stop?id=old", "", "Accept", "text/html"); code != 404 {
+		t.Errorf("a stop of it: %d %s", code, text)
+	}
+}
+
 func TestActionsAreAskedForAndRefusedToViewers(t *testing.T) {
 	_, auth := tokenFile(t)
 	m, h, p := newMemory(2), newHosted(), newCommanded()

@@ -129,6 +129,9 @@ func (h *hosted) Recover(context.Context, string) (*operatorv1.RecoverWorkersRes
 func (h *hosted) DeadLetters(_ context.Context, id, _ string, _ uint64, _ int) ([]*operatorv1.DeadLetter, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if h.list[id] == nil && len(h.dead[id]) == 0 {
+		return nil, operator.Errorf(connect.CodeNotFound, operator.ReasonNotFound, "id", "no worker %q", id)
+	}
 	var list []*operatorv1.DeadLetter
 	for _, d := range h.dead[id] {
 		list = append(list, proto.CloneOf(d))

@@ -49,7 +49,7 @@ const (
 	ReasonNotSigned         = "NOT_SIGNED"          // the tenant's code must be signed, and is not by one of the keys
 	ReasonUnreachable       = "PROCESS_UNREACHABLE" // the process did not answer
 	ReasonRefused           = "PROCESS_REFUSED"     // the process refused
-	ReasonUnavailable       = "BACKEND_UNAVAILABLE" // a backend is not available now
+	ReasonUnavailable       = "BACKEND_UNAVAILABLE" // a backend is not available now; a write may have been stored
 	ReasonTimeout           = "DEADLINE_EXCEEDED"   // the call took too long; a write may have been stored
 	ReasonInternal          = "INTERNAL"            // a defect; the server's log has the incident
 )

@@ -13,6 +13,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/internal/stream"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/internal/feed"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
+	foreign "github.com/pleme-io/lifecycle-go/internal/call"
 )
 
 // Times of watches.
@@ -77,6 +78,9 @@ func serveStream[M any](
 		beats, asks := time.NewTicker(heartbeat), time.NewTicker(askedAgain)
 		defer beats.Stop()
 		defer asks.Stop()
+		// A file or a provider that does not answer holds up neither heartbeats nor the end.
+		answers := make(chan error, 1)
+		isAsking := false
 		for {
 			select {
 			case <-streaming.Done():
@@ -88,7 +92,13 @@ func serveStream[M any](
 					return
 				}
 			case <-asks.C:
-				if err := stillMay(streaming, who); err != nil {
+				if !isAsking {
+					isAsking = true
+					ask := func() error { return stillMay(streaming, who) }
+					foreign.Go("recognise the caller of a stream again", ask, func(err error) { answers <- err })
+				}
+			case err := <-answers:
+				if isAsking = false; err != nil {
 					end(err)
 					return
 				}

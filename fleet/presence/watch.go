@@ -68,12 +68,15 @@ type tracker struct {
 	seen       time.Time // since when the bucket can be seen without a break
 	looked     time.Time // when expired was called last
 	list       map[string]*tracked
-	replaced   []*tracked // lives whose id another life has: each has ended, or is about to
+
+	// replaced are, by id, the lives whose id another life has, the newest maxOthers: each has
+	// ended, or is about to.
+	replaced map[string][]*tracked
 }
 
 func newTracker(ttl time.Duration) *tracker {
 	now := time.Now()
-	return &tracker{ttl: ttl + ttl/6, grace: ttl / 6, seen: now, looked: now, list: map[string]*tracked{}}
+	return &tracker{ttl: ttl + ttl/6, grace: ttl / 6, seen: now, looked: now, list: map[string]*tracked{}, replaced: map[string][]*tracked{}}
 }
 
 // unseen notes that the bucket cannot be seen at this moment.
@@ -83,18 +86,30 @@ func (k *tracker) unseen() { k.seen = time.Now() }
 func (k *tracker) announced(p *Process) (returned bool) {
 	old := k.list[p.ID]
 	k.list[p.ID] = &tracked{last: p, heard: time.Now()}
-	switch i := slices.IndexFunc(k.replaced, func(r *tracked) bool { return r.isLifeOf(p) }); {
+	earlier := k.replaced[p.ID]
+	if i := slices.IndexFunc(earlier, func(r *tracked) bool { return r.isLifeOf(p) }); i >= 0 {
+		// It had not ended, so the other one is no later life: the two have one id, or it is forged.
+		k.setReplaced(p.ID, slices.Delete(earlier, i, i+1))
+		return false
+	}
+	switch {
 	case old == nil:
 		return false
 	case old.isLifeOf(p):
 		return old.dead
-	case i >= 0: // it had not ended, so the other one is no later life: the two have one id, or it is forged
-		k.replaced = slices.Delete(k.replaced, i, i+1)
 	case !old.dead:
 		old.replaced = true
-		k.replaced = append(k.replaced, old)
+		earlier = append(earlier, old)
+		k.setReplaced(p.ID, earlier[max(0, len(earlier)-maxOthers):])
 	}
 	return false
+}
+
+// setReplaced sets the lives of an id that another life has now.
+func (k *tracker) setReplaced(id string, lives []*tracked) {
+	if k.replaced[id] = lives; len(lives) == 0 {
+		delete(k.replaced, id)
+	}
 }
 
 // isLifeOf reports whether p is of this life, and not of another one with its id.
@@ -129,9 +144,11 @@ func (k *tracker) expired() (died []*tracked) {
 			died = append(died, p)
 		}
 	}
-	for _, p := range k.replaced {
-		if hasExpired(p) {
-			died = append(died, p)
+	for _, lives := range k.replaced {
+		for _, p := range lives {
+			if hasExpired(p) {
+				died = append(died, p)
+			}
 		}
 	}
 	return died
@@ -245,9 +262,11 @@ func (w *watching) look(ctx context.Context) {
 		})
 		if !p.replaced {
 			w.to.Delete(p.last.ID)
+			continue
 		}
+		earlier := w.known.replaced[p.last.ID]
+		w.known.setReplaced(p.last.ID, slices.DeleteFunc(earlier, func(r *tracked) bool { return r == p }))
 	}
-	w.known.replaced = slices.DeleteFunc(w.known.replaced, func(p *tracked) bool { return p.dead })
 }
 
 // entry reports an announcement, or the end of a process.

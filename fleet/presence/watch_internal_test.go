@@ -36,3 +36,37 @@ func TestAWatchThatStoodStillBuriesNoProcess(t *testing.T) {
 		}
 	})
 }
+
+// Of two processes with one id none has ended while both announce themselves, also when the later one has
+// left meanwhile. Of an id that has another life each time, only the newest lives are remembered.
+func TestLivesThatAnotherOneReplaces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newTracker(time.Minute)
+		life := func(n int) *Process { return &Process{ID: "s.x", StartedAt: time.Unix(int64(n), 0)} }
+		k.announced(life(1))
+		k.announced(life(2))
+		if !k.left("s.x") {
+			t.Error("the second is not known")
+		}
+		for range 20 { // every ten seconds
+			time.Sleep(10 * time.Second)
+			if k.announced(life(1)) || len(k.expired()) > 0 {
+				t.Fatal("the first counts as dead")
+			}
+		}
+		for n := range 1000 {
+			k.announced(life(n + 3))
+		}
+		if n := len(k.replaced["s.x"]); n != maxOthers {
+			t.Errorf("%d lives are remembered", n)
+		}
+		for range 15 {
+			time.Sleep(10 * time.Second)
+			k.announced(life(1002))
+			k.expired()
+		}
+		if died := k.expired(); len(died) != maxOthers || !died[0].replaced {
+			t.Errorf("%d have expired", len(died))
+		}
+	})
+}

@@ -5,6 +5,8 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
+	"io/fs"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -63,6 +65,18 @@ func TestInterruptDuringAReadOfAFile(t *testing.T) {
 }
 
 // A file without an end is refused.
+// A flag that takes no standard input has "-" as the name of a file.
+func TestFileNamedMinus(t *testing.T) {
+	t.Chdir(t.TempDir())
+	_, err := cli.ReadFile(t.Context(), "-", nil)
+	if !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("without standard input: %v", err)
+	}
+	if text, err := cli.ReadFile(t.Context(), "-", strings.NewReader("x")); err != nil || string(text) != "x" {
+		t.Errorf("with it: %q, %v", text, err)
+	}
+}
+
 func TestFileWithoutAnEnd(t *testing.T) {
 	t.Setenv("LIFECYCLECTL_CONFIG", "/dev/zero")
 	var stderr bytes.Buffer

@@ -182,11 +182,11 @@ func (c *Call) Arg(i int) string {
 // maxFile is how many bytes a file may have.
 const maxFile = 64 << 20
 
-// ReadFile reads a file of at most 64 MiB, or standard input for "-". It also ends with ctx.
+// ReadFile reads a file of at most 64 MiB, or for "-" stdin, unless that is nil. It also ends with ctx.
 func ReadFile(ctx context.Context, file string, stdin io.Reader) ([]byte, error) {
 	return Until(ctx, func() ([]byte, error) {
 		from := stdin
-		if file != "-" {
+		if file != "-" || stdin == nil {
 			f, err := os.Open(file)
 			if err != nil {
 				return nil, err

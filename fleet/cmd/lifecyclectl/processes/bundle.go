@@ -102,8 +102,8 @@ func (b *archive) write(c *cli.Call, file string) error {
 		file = b.name + ".tar.gz"
 	}
 	write := cli.ReplaceFile
-	if info, err := os.Stat(file); err == nil && !info.Mode().IsRegular() {
-		write = os.WriteFile // such as /dev/stdout
+	if info, err := os.Lstat(file); err == nil && !info.Mode().IsRegular() {
+		write = os.WriteFile // such as /dev/stdout, and a link stays one
 	}
 	if err := write(file, packed, 0o600); err != nil {
 		return err

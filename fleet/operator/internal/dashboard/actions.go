@@ -108,10 +108,18 @@ var (
 		fields:  []string{"id"},
 		page:    func(form url.Values) string { return workerPath(form.Get("id")) },
 		find: func(ctx context.Context, d *Dashboard, form url.Values) error {
-			if strings.Contains(form.Get("id"), "/") { // a hook, which has letters
-				return nil
-			}
 			_, err := d.cfg.Workers.GetWorker(ctx, &operatorv1.GetWorkerRequest{Id: form.Get("id")})
+			return err
+		},
+	}
+	// The letters of a deleted worker stay, and a hook has letters too.
+	onLetters = &subject{
+		section: "workers",
+		fields:  []string{"id"},
+		page:    onWorker.page,
+		find: func(ctx context.Context, d *Dashboard, form url.Values) error {
+			req := &operatorv1.ListDeadLettersRequest{WorkerId: form.Get("id"), PageSize: 1}
+			_, err := d.cfg.Workers.ListDeadLetters(ctx, req)
 			return err
 		},
 	}
@@ -273,7 +281,7 @@ var actions = map[string]*action{
 	},
 	"redrive": {
 		method: "WorkerService.Redrive",
-		on:     onWorker,
+		on:     onLetters,
 		fields: []string{"letter", "all", "group"},
 		Title:  "Redrive dead letters of",
 		Button: "Hand them to the worker again",
@@ -298,7 +306,7 @@ var actions = map[string]*action{
 	},
 	"edit": {
 		method: "WorkerService.RedriveEdited",
-		on:     onWorker,
+		on:     onLetters,
 		fields: []string{"letter", "as"},
 		Button: "Hand the edited message to the worker",
 		Input:  input{Name: "value", Label: "Message", Lines: true},
@@ -309,7 +317,7 @@ var actions = map[string]*action{
 	},
 	"discard": {
 		method: "WorkerService.DiscardDeadLetters",
-		on:     onWorker,
+		on:     onLetters,
 		fields: []string{"letter", "all", "group"},
 		Title:  "Discard dead letters of",
 		Button: "Discard for good",
