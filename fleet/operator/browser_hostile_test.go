@@ -148,7 +148,7 @@ func TestLettersOfADeletedWorkerAreDiscarded(t *testing.T) {
 	h := newHosted()
 	h.dead["old"] = h.dead["enrich-orders"]
 	base, _ := serve(t, operator.Config{Workers: h, LoopbackRole: operator.RoleOperator})
-	code, _, text := request(t, "GET", base+"/ui/act/discard?id=old&all=true", "", "Accept", "text/html")
+	code, _, text := request(t, "GET", base+"/ui/act/discard?id=old&letter=100", "", "Accept", "text/html")
 	if code != 200 || !strings.Contains(text, "Discard for good") {
 		t.Errorf("%d %s", code, text)
 	}
