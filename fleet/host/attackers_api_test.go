@@ -173,7 +173,8 @@ func attacksOnTheAPI(letter uint64) []call {
 			status: 400,
 		},
 		{name: "a page without end", method: "GET", path: "/workers?pageSize=2147483647", status: 400},
-		{name: "a page of its own", method: "GET", path: "/workers?pageToken=Z29vZA", status: 200},
+		{name: "a page of its own", method: "GET", path: "/workers?pageToken=Z29vZA", status: 400},
+		{name: "a page after another worker", method: "GET", path: "/workers?pageToken=YWZ0ZXIgZ29vZA", status: 200},
 		{
 			name:   "letters without end",
 			method: "POST",
