@@ -185,7 +185,9 @@ func TestTwoAppsOnOneHealthAddressNameTheOption(t *testing.T) {
 	go func() { ended <- first.Run(t.Context()) }()
 	<-first.Reached(lifecycle.PhaseRunning)
 	second := newRig(t, lifecycle.Config{HealthAddr: first.HealthAddr().String()})
-	wantErr(t, second.Run(t.Context()), syscall.EADDRINUSE, `start: listen on health address`, `set HealthAddr (health_addr) to another address, or to "off" for none; each App of a process needs an address of its own`)
+	wantErr(t, second.Run(t.Context()), syscall.EADDRINUSE,
+		`start: listen on health address`,
+		`set HealthAddr (health_addr) to another address, or to "off" for none; each App of a process needs an address of its own`)
 	first.Stop(nil)
 	if err := <-ended; err != nil {
 		t.Error(err)

@@ -74,7 +74,8 @@ func TestChartSaysWhatIsMissing(t *testing.T) {
 	for _, values := range [][]string{
 		{"autoscaling", "configFile", "topologySpread", "serviceAccount", "service", "networkPolicy", "serviceMonitor", "kubernetesAPI", "bus", "tests", "image"},
 		{
-			"autoscaling.enabled", "topologySpread.zones", "serviceAccount.create", "service.type", "service.port", "networkPolicy.enabled", "networkPolicy.monitoringNamespace",
+			"autoscaling.enabled", "topologySpread.zones", "serviceAccount.create", "service.type", "service.port",
+			"networkPolicy.enabled", "networkPolicy.monitoringNamespace",
 			"serviceMonitor.enabled", "serviceMonitor.interval", "bus.enabled", "bus.url", "tests.image", "ports.http",
 		},
 	} {

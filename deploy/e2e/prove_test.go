@@ -399,8 +399,8 @@ func (d *deployed) change(t *testing.T, to deployment) {
 	pause(t.Context(), 5*time.Second) // kube-proxy may be paused for the last of them
 }
 
-// TestProveRefuses tries bad input on a real cluster: each error names the object,
-// or is that of kubectl, and nothing is touched.
+// TestProveRefuses tries bad input on a real cluster: prove names the object in
+// each error, or prints that of kubectl, and touches nothing.
 func TestProveRefuses(t *testing.T) {
 	full(t)
 	c := onCluster(t)

@@ -278,7 +278,13 @@ func TestPartsOfTheFleet(t *testing.T) {
 			t.Errorf("%s of %s: %d, has %s: %v", tc.path, tc.who, code, tc.button, !tc.has)
 		}
 	}
-	for path, want := range map[string]int{"/ui/act/drain?id=payments-api.payments-1": 200, "/ui/act/drain?id=shop-api.shop-1": 404, "/ui/act/recover": 403, "/ui/act/recover?id=payments-mail": 403, "/ui/act/transition?type=shop-order&id=m-00000&phase=flying": 404} {
+	for path, want := range map[string]int{
+		"/ui/act/drain?id=payments-api.payments-1":                   200,
+		"/ui/act/drain?id=shop-api.shop-1":                           404,
+		"/ui/act/recover":                                            403,
+		"/ui/act/recover?id=payments-mail":                           403,
+		"/ui/act/transition?type=shop-order&id=m-00000&phase=flying": 404,
+	} {
 		if code, _, text := request(t, "GET", base+path, "", html...); code != want {
 			t.Errorf("%s: %d, want %d: %s", path, code, want, text)
 		}

@@ -113,7 +113,8 @@ func TestSecretsThatOverlapAreCovered(t *testing.T) {
 	s := serve(t, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "hunter2LONGER") })
 	to := scope(t, s.URL+"/*")
 	to.Secrets["OTHER"] = outbound.Secret{Value: "er2LONGER", Header: "Authorization", URLs: to.Allow[:1]}
-	got, err := newClient(t, outbound.Policy{}, loopback).Do(t.Context(), to, &engine.Request{URL: s.URL + "/", Header: map[string][]string{"Authorization": {"${TOKEN}"}}})
+	request := &engine.Request{URL: s.URL + "/", Header: map[string][]string{"Authorization": {"${TOKEN}"}}}
+	got, err := newClient(t, outbound.Policy{}, loopback).Do(t.Context(), to, request)
 	if err != nil || string(got.Body) != "hunt*********" {
 		t.Errorf("%s, %v", got.Body, err)
 	}

@@ -388,7 +388,9 @@ func TestASilentLoadIsExplained(t *testing.T) {
 	a.fault = errors.New("no such host")
 	a.received = time.Now().Add(-2 * maxWait)
 	_, hello := a.hello(t.Context())
-	for _, err := range []error{hello, a.reached(t.Context(), time.Now()), (&proof{load: a, opts: Options{Now: func(string) {}}}).rest(t.Context(), time.Millisecond)} {
+	reached := a.reached(t.Context(), time.Now())
+	p := &proof{load: a, opts: Options{Now: func(string) {}}}
+	for _, err := range []error{hello, reached, p.rest(t.Context(), time.Millisecond)} {
 		var e *cli.Failure
 		if !errors.As(err, &e) || !strings.Contains(e.Error(), "has not reported for 1m0s") || !strings.Contains(strings.Join(e.Hints, ""), "no such host") {
 			t.Errorf("%v", err)

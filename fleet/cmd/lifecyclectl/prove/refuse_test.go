@@ -75,8 +75,18 @@ func TestRefusals(t *testing.T) {
 			cli.ExitUsage,
 			[]string{"deployment/web has 0 replicas"},
 		},
-		"not available": {func(f *fake) { f.change(deployments, `"availableReplicas": 2`, `"availableReplicas": 1`) }, nil, cli.ExitUsage, []string{"deployment/web has 1 of 2 replicas available"}},
-		"forbidden":     {func(f *fake) { f.set("error", `Error from server (Forbidden): deployments.apps "web" is forbidden`) }, nil, cli.ExitDenied, []string{`deployments.apps "web" is forbidden`}},
+		"not available": {
+			func(f *fake) { f.change(deployments, `"availableReplicas": 2`, `"availableReplicas": 1`) },
+			nil,
+			cli.ExitUsage,
+			[]string{"deployment/web has 1 of 2 replicas available"},
+		},
+		"forbidden": {
+			func(f *fake) { f.set("error", `Error from server (Forbidden): deployments.apps "web" is forbidden`) },
+			nil,
+			cli.ExitDenied,
+			[]string{`deployments.apps "web" is forbidden`},
+		},
 		"not signed in": {
 			func(f *fake) { f.set("error", "error: You must be logged in to the server (Unauthorized)") },
 			nil,
