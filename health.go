@@ -201,8 +201,8 @@ func (a *App) startHealth() error {
 	ctx, cancel := a.untilStop() // a name server may be slow
 	defer cancel()
 	if err := srv.Bind(ctx); err != nil {
-		return fmt.Errorf("%w: set HealthAddr (health_addr) to another address, or to %q for none; "+
-			"each App of a process needs an address of its own", err, HealthOff)
+		return fmt.Errorf("%w: set HealthAddr (health_addr) to another address, or to %q "+
+			"for none; each App of a process needs an address of its own", err, HealthOff)
 	}
 	a.mu.Lock()
 	a.health.server, a.health.ended = srv, ended
